@@ -1,0 +1,92 @@
+"""The calls of a datastore: the same in process (:class:`store.datastore.Datastore`) and over HTTP (:class:`store.client.Client`).
+
+One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Nouns follow Uber's "Designing Schemaless" (2016): ``put_cell``, ``get_cell``,
+``get_cell_latest``, ``get_cells_for_shard``.
+
+Every call raises the errors of :mod:`store.errors`. The single put raises its error; the batch returns a result per item, so that one bad or
+conflicting cell never hides what became of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from store.cells import Cell, PutResult
+from store.engines.contract import Head
+
+RowKey = UUID | str
+Location = int | datetime
+"""Where to read a shard's log from: the next added_id to read, or an aware datetime (the first cell at or after it)."""
+
+
+class CellToPut(NamedTuple):
+    """One item of a batch put; any 4-tuple in this order will do."""
+
+    row_key: RowKey
+    column_key: str
+    ref_key: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCells:
+    """A piece of a shard's log and the location to go on from. ``cells`` is empty at the end of the log."""
+
+    shard: int
+    cells: list[Cell]
+    next_location: int
+    head: Head
+
+
+class CellStore(Protocol):
+    """What :class:`~store.datastore.Datastore` and :class:`~store.client.Client` both are."""
+
+    @property
+    def name(self) -> str:
+        """The datastore's name, for example ``trips``."""
+        ...
+
+    @property
+    def shards(self) -> int: ...
+
+    def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
+        """Writes one cell; returns ``stored`` or ``exists``. Raises CellConflict, InvalidRequest, Unavailable (see ``definite``) …"""
+        ...
+
+    def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
+        """Writes many; a result per item, in order. Never raises for one item; raises when the call as a whole is refused."""
+        ...
+
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None: ...
+
+    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None: ...
+
+    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
+        """The latest cell of every column of the row; empty when there is none."""
+        ...
+
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]: ...
+
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]: ...
+
+    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]: ...
+
+    def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
+        """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark."""
+        ...
+
+    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
+        """:meth:`get_cells_for_shard` for many shards; ``limit`` counts cells per shard."""
+        ...
+
+    def heads(self) -> dict[int, Head]:
+        """Every shard's log start, watermark, next added_id and leader epoch."""
+        ...
+
+    def shard_of(self, row_key: RowKey) -> int: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,121 @@
+"""What a storage engine promises. Every engine passes ``tests/contract/test_engine.py``, which cites these numbers.
+
+Writing
+    E1  ``put`` writes its new cells in one transaction, all or none, across all their shards.
+    E2  New cells of a shard get the next added_ids in the order given: gapless from 0, in commit order. The counter row is locked before
+        anything is read and held to the commit, also against other processes on the same storage.
+    E3  A triple is stored once. Again with the same body: ``exists`` with the first added_id; with another: ``conflict``. Neither uses up an id,
+        and neither keeps the other cells of the call from being written.
+    E4  ``created_at_us`` of a shard never goes back: the later of the storage's clock and the last one of the shard.
+    E5  When ``put`` returns, its cells are on disk. Before they are, nothing of them can be read.
+    E6  ``put`` raises StorageUnavailable when nothing was written, OutcomeUnknown when the commit was sent and its fate is not known.
+        After a failure no id is used up and the engine goes on.
+Reading
+    E7  ``scan`` returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
+    E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one consistent look.
+    E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is none).
+    E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key.
+State
+    E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
+        each expected version still holds.
+Life
+    E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
+    E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from store.cells import NewCell, PutResult, StoredCell, Triple
+
+
+class Head(NamedTuple):
+    """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``."""
+
+    log_start: int
+    watermark: int
+    next_added_id: int
+    leader_epoch: int
+    last_created_at_us: int
+
+
+class LocatedCell(NamedTuple):
+    """A cell found by key, and the shard whose log it is in."""
+
+    shard: int
+    cell: StoredCell
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """One entry of the state table. ``version`` is the table's revision at its last write: never used twice, so a changed and re-made entry differs."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+class StateTable(Protocol):
+    """A small durable key-value table with compare-and-set over several keys (as etcd's transactions or ZooKeeper's multi)."""
+
+    def get(self, key: str) -> StateEntry | None: ...
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        """Entries whose key begins with ``prefix``, by key."""
+        ...
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        """Writes (None deletes) all keys if every expected version holds (None: the key must be absent). The new revision, or None if one did not hold."""
+        ...
+
+    def now_us(self) -> int:
+        """The storage's clock, microseconds since 1970 UTC: the one clock for leases."""
+        ...
+
+
+class Engine(Protocol):
+    """See the module's promises."""
+
+    @property
+    def datastore(self) -> str: ...
+
+    @property
+    def shards(self) -> int: ...
+
+    @property
+    def state(self) -> StateTable: ...
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        """Outcome per cell, in order: stored, exists or conflict. E1–E6."""
+        ...
+
+    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]: ...
+
+    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+        """For each (row key, column name) the cell with the highest ref key."""
+        ...
+
+    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+        """For each row key the latest cell of every column, by column name."""
+        ...
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        """At most ``limit`` cells from added_id ``location`` on, below the watermark; ends early after ``SCAN_BYTES_MAX``."""
+        ...
+
+    def locate(self, shard: int, created_at_us: int) -> int: ...
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]: ...
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        """``(leader epoch, first added_id written under it)``, ascending."""
+        ...
+
+    def change_token(self) -> int:
+        """A number that differs when something was committed since; much cheaper than ``heads``."""
+        ...
+
+    def close(self) -> None: ...

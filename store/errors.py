@@ -1,0 +1,144 @@
+"""One tree of errors for the whole product.
+
+    CellfeedError
+    ├── InvalidRequest            400  definite, not retriable: the caller must change something
+    │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
+    │   └── BodyTooLarge          413
+    ├── NotFound                  404
+    │   └── UnknownDatastore, UnknownShard
+    ├── CellConflict              409  the triple exists with another body; nothing was written
+    ├── Refused                   403  the call is not permitted here
+    ├── Unavailable               503  retriable
+    │   ├── Overloaded            429  definite: a queue was full, nothing was written
+    │   ├── StorageUnavailable    503  definite: failed before the commit began
+    │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
+    ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
+    ├── DataDamaged               500  stored bytes do not decode; never shown as something else
+    └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit code 3)
+
+Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed later; puts are idempotent, so a
+retry is always safe); ``definite`` (nothing was written). ``code`` is stable and is what HTTP and ``--json`` show.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CellfeedError(Exception):
+    """Root of every error that cellfeed raises on purpose. ``str(error)`` names the value and the rule, never a secret."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+    definite: ClassVar[bool] = True
+    exit_code: ClassVar[int] = 1
+
+    def as_json(self) -> dict[str, object]:
+        """The error as HTTP and ``--json`` show it: ``{"error", "message", "retriable", "definite"}``."""
+        return {"error": self.code, "message": str(self), "retriable": self.retriable, "definite": self.definite}
+
+
+class InvalidRequest(CellfeedError):
+    code = "invalid_request"
+    http_status = 400
+    exit_code = 2
+
+
+class InvalidRowKey(InvalidRequest):
+    code = "invalid_row_key"
+
+
+class InvalidColumn(InvalidRequest):
+    code = "invalid_column"
+
+
+class InvalidRefKey(InvalidRequest):
+    code = "invalid_ref_key"
+
+
+class InvalidBody(InvalidRequest):
+    code = "invalid_body"
+
+
+class BodyTooLarge(InvalidBody):
+    code = "body_too_large"
+    http_status = 413
+
+
+class InvalidLocation(InvalidRequest):
+    code = "invalid_location"
+
+
+class NotFound(CellfeedError):
+    code = "not_found"
+    http_status = 404
+
+
+class UnknownDatastore(NotFound):
+    code = "unknown_datastore"
+
+
+class UnknownShard(NotFound):
+    code = "unknown_shard"
+
+
+class CellConflict(CellfeedError):
+    """The triple is stored already with another body. Cells never change: put the new value under a higher ref key."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class Refused(CellfeedError):
+    code = "refused"
+    http_status = 403
+
+
+class Unavailable(CellfeedError):
+    code = "unavailable"
+    http_status = 503
+    retriable = True
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    http_status = 429
+
+
+class StorageUnavailable(Unavailable):
+    code = "storage_unavailable"
+
+
+class OutcomeUnknown(Unavailable):
+    """The commit was sent and no answer came: it may have happened. Putting the same cell again is safe and tells which."""
+
+    code = "outcome_unknown"
+    http_status = 504
+    definite = False
+
+
+class StaleWriter(CellfeedError):
+    code = "stale_writer"
+    http_status = 409
+
+
+class DataDamaged(CellfeedError):
+    code = "data_damaged"
+
+
+class ProtectData(CellfeedError):
+    code = "protect_data"
+    exit_code = 3
+
+
+def _tree(root: type[CellfeedError]) -> dict[str, type[CellfeedError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+def error_from_code(code: str, message: str) -> CellfeedError:
+    """The error that a server named by ``code``; an unknown code (a newer server) becomes :class:`CellfeedError`."""
+    return _tree(CellfeedError).get(code, CellfeedError)(message)

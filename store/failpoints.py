@@ -1,0 +1,89 @@
+"""Named places in the code where a test may make the process die, fail or wait.
+
+A failpoint costs one dictionary look-up when none is set. Tests set them in process with :func:`set_failpoint`, or for a child process through the
+environment: ``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after ``@`` is the number of the pass
+at which it acts (1, the first, when left out); earlier and later passes do nothing.
+
+Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`), ``sleep:SECONDS``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Final
+
+FAILPOINTS: Final[set[str]] = set()
+"""Every failpoint of the code that has been imported: tests go through all of them, so none is forgotten."""
+
+
+class FailpointReached(BaseException):
+    """Raised by the ``raise`` action. Not an :class:`Exception`, so that no handler takes it for an ordinary failure."""
+
+
+class _Plan:
+    def __init__(self, action: str, at_pass: int) -> None:
+        self.action = action
+        self.at_pass = at_pass
+        self.passes = 0
+
+
+_plans: dict[str, _Plan] = {}
+_lock = threading.Lock()
+
+
+def declare(*names: str) -> None:
+    """Registers the failpoints of a module; called once where the module is defined."""
+    FAILPOINTS.update(names)
+
+
+def set_failpoint(name: str, action: str, at_pass: int = 1) -> None:
+    """Arms ``name``; ``action`` is ``kill``, ``raise`` or ``sleep:SECONDS``. Raises ValueError for an unknown action."""
+    if action not in ("kill", "raise") and not action.startswith("sleep:"):
+        raise ValueError(f"failpoint {name}: unknown action {action!r}; known are kill, raise and sleep:SECONDS")
+    with _lock:
+        _plans[name] = _Plan(action, at_pass)
+
+
+def clear_failpoints() -> None:
+    """Disarms all."""
+    with _lock:
+        _plans.clear()
+
+
+def passes(name: str) -> int:
+    """How often the armed failpoint was passed: a fault test proves by it that its fault happened."""
+    plan = _plans.get(name)
+    return plan.passes if plan else 0
+
+
+def failpoint(name: str) -> None:
+    """Marks a place. Does nothing unless a test armed ``name``."""
+    if not _plans:
+        return
+    plan = _plans.get(name)
+    if plan is None:
+        return
+    with _lock:
+        plan.passes += 1
+        act = plan.passes == plan.at_pass
+    if not act:
+        return
+    if plan.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif plan.action == "raise":
+        raise FailpointReached(name)
+    else:
+        time.sleep(float(plan.action.partition(":")[2]))
+
+
+def _from_environment(text: str) -> None:
+    for part in filter(None, text.split(";")):
+        name, _, rest = part.partition("=")
+        action, _, at_pass = rest.partition("@")
+        set_failpoint(name.strip(), action.strip(), int(at_pass or 1))
+
+
+_from_environment(os.environ.get("CELLFEED_FAILPOINTS", ""))

@@ -1,0 +1,64 @@
+"""Every limit of the product: a name, a unit, a reason. Nothing here is a promise to the caller to accept more.
+
+Limits that cross module borders live here; what no two modules share stays beside its code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- cells -----------------------------------------------------------------------------------------------------------------
+BODY_BYTES_MAX: Final = 1 << 20
+"""Canonical JSON of one body, bytes. A cell must fit a Kafka record (brokers default to 1 MiB batches) with room for its envelope."""
+
+BODY_DEPTH_MAX: Final = 64
+"""Nesting of objects and arrays in a body. Keeps every recursive reader (ours and the consumers') far from its stack's end."""
+
+COLUMN_NAME_BYTES_MAX: Final = 128
+"""UTF-8 bytes of a column name. It is stored beside every cell and is part of the unique key of each shard."""
+
+REF_KEY_MIN: Final = -(1 << 63)
+REF_KEY_MAX: Final = (1 << 63) - 1
+"""A signed 64-bit integer: BIGINT in MySQL, INTEGER in SQLite, long in Avro."""
+
+JSON_INTEGER_MIN: Final = -(1 << 63)
+JSON_INTEGER_MAX: Final = (1 << 64) - 1
+"""Integers inside bodies: what MessagePack (codec 1) can hold without loss."""
+
+SHARDS_MAX: Final = 65_536
+"""Shards of a datastore; a shard is a Kafka partition and the SQLite row position keeps 16 bits for it."""
+
+ADDED_ID_MAX: Final = (1 << 47) - 1
+"""Cells of one shard; what is left of a 63-bit SQLite row position beside the shard."""
+
+# --- puts ------------------------------------------------------------------------------------------------------------------
+BATCH_CELLS_MAX: Final = 5_000
+"""Cells in one put call. A call is one transaction; longer ones would hold the shard counters too long."""
+
+GROUP_CELLS_MAX: Final = 5_000
+"""Cells that the group commit puts into one transaction, several callers together."""
+
+WRITE_QUEUE_CELLS_MAX: Final = 50_000
+"""Cells waiting for the group commit. Past that a put is refused as ``overloaded`` (definite) rather than queued without end."""
+
+PUT_TIMEOUT_S: Final = 10.0
+"""How long a put waits for its commit before it is answered ``outcome_unknown``."""
+
+# --- reads -----------------------------------------------------------------------------------------------------------------
+READ_KEYS_MAX: Final = 5_000
+"""Keys in one batch read."""
+
+SCAN_CELLS_MAX: Final = 10_000
+"""Cells in one answer of a log scan."""
+
+SCAN_BYTES_MAX: Final = 8 << 20
+"""Encoded body bytes after which a log scan stops (it always returns at least one cell)."""
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------------
+HTTP_BODY_BYTES_MAX: Final = 32 << 20
+"""One HTTP request body; a streamed NDJSON put is not held in memory and has no such limit."""
+
+# --- state beside the log ----------------------------------------------------------------------------------------------------
+STATE_KEY_BYTES_MAX: Final = 512
+STATE_VALUE_BYTES_MAX: Final = 1 << 20
+"""One entry of the state table (leases, offsets, parked cells)."""

@@ -1,7 +1,7 @@
 """The calls of a datastore: the same in process (:class:`store.datastore.Datastore`) and over HTTP (:class:`store.client.Client`).
 
-One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Nouns follow Uber's "Designing Schemaless" (2016): ``put_cell``, ``get_cell``,
-``get_cell_latest``, ``get_cells_for_shard``.
+One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's "Designing Schemaless" (2016): ``put_cell``,
+``get_cell``, ``get_cell_latest``, ``get_cells_for_shard``.
 
 Every call raises the errors of :mod:`store.errors`. The single put raises its error; the batch returns a result per item, so that one bad or
 conflicting cell never hides what became of the others.

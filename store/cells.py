@@ -87,10 +87,14 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The outcome of one put. ``added_id`` is set for ``stored`` and ``exists``; ``error`` for ``conflict``, ``failed`` and ``unknown``."""
+    """The outcome of one put.
+
+    ``shard`` is None only when the row key was not one; ``added_id`` is set for ``stored`` and ``exists``; ``error`` for ``conflict``, ``failed``
+    (definitely not written) and ``unknown`` (it may have been; putting the same cell again tells).
+    """
 
     outcome: Outcome
-    shard: int
+    shard: int | None
     added_id: int | None = None
     error: CellfeedError | None = None
 
@@ -159,7 +163,7 @@ def new_cell(row_key: object, column_name: object, ref_key: object, body: object
     return NewCell(check_row_key(row_key), check_column_name(column_name), check_ref_key(ref_key), json_body.canonical(body))
 
 
-def conflict_error(cell: NewCell, added_id: int) -> CellConflict:
+def conflict_error(cell: NewCell, added_id: int | None) -> CellConflict:
     """What a put of an existing triple with another body is answered."""
     return CellConflict(
         f"cell ({UUID(bytes=cell.row_key)}, {_shown(cell.column_name)}, {cell.ref_key}) is stored already with another body (added_id {added_id}); "

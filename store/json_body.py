@@ -129,7 +129,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise InvalidBody(f"body holds the key {ascii(key)} twice in one object")
+                raise InvalidBody(f"body holds the key {key!a} twice in one object")
             seen.add(key)
     return result
 

@@ -51,7 +51,7 @@ class LocatedCell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry of the state table. ``version`` is the table's revision at its last write: never used twice, so a changed and re-made entry differs."""
+    """One entry of the state table. ``version`` is the table's revision at its last write, never used twice: an entry made anew differs."""
 
     key: str
     value: bytes
@@ -68,7 +68,7 @@ class StateTable(Protocol):
         ...
 
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
-        """Writes (None deletes) all keys if every expected version holds (None: the key must be absent). The new revision, or None if one did not hold."""
+        """Writes all keys (None deletes) if every expected version holds (None: the key must be absent). Returns the new revision; None if not."""
         ...
 
     def now_us(self) -> int:

@@ -1,0 +1,206 @@
+"""A datastore in process: the calls of :mod:`store.api` over a storage engine, with group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID
+
+from store.api import CellToPut, Location, RowKey, ShardCells
+from store.body_codec import DEFAULT_CODEC, decode_body
+from store.cells import (
+    Cell,
+    NewCell,
+    Outcome,
+    PutResult,
+    StoredCell,
+    Triple,
+    check_column_name,
+    check_ref_key,
+    check_row_key,
+    microseconds,
+    moment,
+    new_cell,
+)
+from store.engines.contract import Engine, Head, LocatedCell, StateTable
+from store.engines.sqlite import SqliteEngine
+from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable
+from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
+from store.sharding import check_shard, shard_of
+from store.wakeups import Poker
+from store.writer import GroupCommitWriter
+
+
+class Datastore:
+    """:class:`store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._poker = Poker(engine.state)
+        self._writer = GroupCommitWriter(engine, self._poker.poke)
+
+    @classmethod
+    def open_embedded(cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC) -> Datastore:
+        """Opens, or makes, an embedded datastore under ``directory/name``. Raises ProtectData when it was made with another shard count."""
+        check_datastore_name(name)
+        return cls(SqliteEngine(Path(directory) / name, name, shards, codec=codec))
+
+    @property
+    def name(self) -> str:
+        return self.engine.datastore
+
+    @property
+    def shards(self) -> int:
+        return self.engine.shards
+
+    @property
+    def state(self) -> StateTable:
+        return self.engine.state
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
+        cell = new_cell(row_key, column_key, ref_key, body)
+        [result] = self._await(self.submit([cell]))
+        return result.or_raise()
+
+    def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
+        checked: list[NewCell | PutResult] = [_checked(item, self.shards) for item in cells]
+        written = iter(self._await(self.submit([cell for cell in checked if isinstance(cell, NewCell)])))
+        return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
+
+    def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
+        """Queues checked cells for the next group commit without waiting; see :meth:`store.writer.GroupCommitWriter.submit`."""
+        return self._writer.submit(cells)
+
+    def _await(self, answer: Future[list[PutResult]]) -> list[PutResult]:
+        try:
+            return answer.result(PUT_TIMEOUT_S)
+        except FutureTimeout:
+            # Still waiting in the queue: it can be taken back, and then nothing was written.
+            if answer.cancel():
+                raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s") from None
+            raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written") from None
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None:
+        return self.get_cells([(row_key, column_key, ref_key)])[0]
+
+    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None:
+        return self.get_cells_latest([(row_key, column_key)])[0]
+
+    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
+        return self.get_rows([row_key])[0]
+
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]:
+        check_key_count(triples)
+        wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
+        return [_cell(found) for found in self.engine.get(wanted)]
+
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]:
+        check_key_count(keys)
+        return [_cell(found) for found in self.engine.latest([(check_row_key(row_key), check_column_name(column)) for row_key, column in keys])]
+
+    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]:
+        check_key_count(row_keys)
+        rows = self.engine.row([check_row_key(row_key) for row_key in row_keys])
+        return [{found.cell.column_name: cell_from_stored(found.shard, found.cell) for found in row} for row in rows]
+
+    def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
+        check_shard(shard_no, self.shards)
+        check_scan_limit(limit)
+        start = self._next_added_id(shard_no, location)
+        stored = self.engine.scan(shard_no, start, limit)
+        # The head is read after the cells, so it is never behind those that come with it.
+        head = self.engine.heads([shard_no])[shard_no]
+        next_location = stored[-1].added_id + 1 if stored else max(start, head.log_start)
+        return ShardCells(shard_no, [cell_from_stored(shard_no, cell) for cell in stored], next_location, head)
+
+    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
+        return {shard: self.get_cells_for_shard(shard, location, limit) for shard, location in locations.items()}
+
+    def heads(self) -> dict[int, Head]:
+        return self.engine.heads()
+
+    def shard_of(self, row_key: RowKey) -> int:
+        return shard_of(check_row_key(row_key), self.shards)
+
+    def _next_added_id(self, shard: int, location: Location) -> int:
+        checked = check_location(location)
+        return checked if isinstance(checked, int) else self.engine.locate(shard, microseconds(checked))
+
+    # --- life ------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Writes what was submitted, then closes the storage."""
+        self._writer.close()
+        self._poker.close()
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def cell_from_stored(shard: int, stored: StoredCell) -> Cell:
+    """The cell of a log entry, its body decompressed. Raises DataDamaged."""
+    return Cell(
+        row_key=UUID(bytes=stored.row_key),
+        column_name=stored.column_name,
+        ref_key=stored.ref_key,
+        body_json=decode_body(stored.body),
+        shard=shard,
+        added_id=stored.added_id,
+        created_at=moment(stored.created_at_us),
+    )
+
+
+def check_datastore_name(name: object) -> str:
+    """A datastore's name: it is a Kafka topic, a folder and part of a database's name. Raises InvalidRequest."""
+    if isinstance(name, str) and 0 < len(name) <= 48 and name.isascii() and name[0].isalpha() and name.replace("_", "a").isalnum() and name.islower():
+        return name
+    raise InvalidRequest(f"datastore name {ascii(name)[:80]} must be 1 to 48 of a-z, 0-9 and _, beginning with a letter")
+
+
+def check_key_count(keys: Sequence[object]) -> None:
+    """Raises InvalidRequest when a batch read asks for more than ``READ_KEYS_MAX`` keys."""
+    if len(keys) > READ_KEYS_MAX:
+        raise InvalidRequest(f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call")
+
+
+def check_scan_limit(limit: object) -> int:
+    """Raises InvalidRequest unless ``limit`` is 1 to ``SCAN_CELLS_MAX``."""
+    if type(limit) is not int or not 1 <= limit <= SCAN_CELLS_MAX:
+        raise InvalidRequest(f"limit {limit!r} must be 1 to {SCAN_CELLS_MAX} cells")
+    return limit
+
+
+def check_location(location: object) -> Location:
+    """A location: an added_id from 0 on, or an aware datetime. Raises InvalidLocation."""
+    if type(location) is int and 0 <= location <= ADDED_ID_MAX:
+        return location
+    if isinstance(location, datetime) and location.tzinfo is not None:
+        return location
+    raise InvalidLocation(f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime with a time zone")
+
+
+def _checked(item: object, shards: int) -> NewCell | PutResult:
+    shard: int | None = None
+    try:
+        if not isinstance(item, tuple) or len(item) != 4:
+            raise InvalidRequest(f"a cell to put is a tuple (row_key, column_key, ref_key, body), not {ascii(item)[:80]}")
+        shard = shard_of(check_row_key(item[0]), shards)
+        return new_cell(*item)
+    except CellfeedError as error:
+        return PutResult(Outcome.FAILED, shard, error=error)
+
+
+def _cell(found: LocatedCell | None) -> Cell | None:
+    return cell_from_stored(found.shard, found.cell) if found else None

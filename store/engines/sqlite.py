@@ -1,0 +1,280 @@
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E13 of :mod:`store.engines.contract`.
+
+SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
+the shard counters (E2), and it holds between processes too.
+
+Crash points of a put: before the commit nothing of it is there, and the counter is where it was; the commit is one synced append to the WAL, so after
+it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from store.body_codec import DEFAULT_CODEC, decode_body, encode_body
+from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple, conflict_error
+from store.engines.contract import Head, LocatedCell, StateTable
+from store.engines.sqlite_files import SqliteFile, connect
+from store.engines.sqlite_state import SqliteState
+from store.errors import ProtectData
+from store.failpoints import declare, failpoint
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from store.sharding import check_shard, check_shard_count, shards_of
+
+declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
+
+SCHEMA_VERSION: Final = 1
+_ADDED_ID_BITS: Final = 47
+_SCAN_STEP: Final = 500
+_CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
+
+
+class SqliteEngine:
+    """See the module. ``directory`` holds ``node-0.sqlite3`` (the cells) and ``state.sqlite3``; both are made when they are not there.
+
+    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13).
+    """
+
+    def __init__(
+        self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None
+    ) -> None:
+        self._datastore = datastore
+        self._shards = check_shard_count(shards)
+        self._codec = codec
+        self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
+        self._file = SqliteFile(directory / "node-0.sqlite3")
+        try:
+            self._create_or_check()
+            self._state = SqliteState(directory / "state.sqlite3")
+        except BaseException:
+            self._file.close()
+            raise
+        # data_version counts the commits of other connections: this one only ever asks.
+        self._watcher = connect(self._file.path)
+        self._watcher_lock = threading.Lock()
+
+    @property
+    def datastore(self) -> str:
+        return self._datastore
+
+    @property
+    def shards(self) -> int:
+        return self._shards
+
+    @property
+    def state(self) -> StateTable:
+        return self._state
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        shards = shards_of([cell.row_key for cell in cells], self._shards)
+        bodies = [encode_body(cell.body_json, self._codec) for cell in cells]
+        with self._file.write() as connection:
+            results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
+            failpoint("sqlite.put.before_commit")
+        failpoint("sqlite.put.after_commit")
+        return results
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
+        with self._file.snapshot() as connection:
+            return [_first(_find(connection, triple)) for triple in triples]
+
+    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+        sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
+        with self._file.snapshot() as connection:
+            return [_first(connection.execute(sql, key)) for key in keys]
+
+    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+        # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
+        sql = f"SELECT position, {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+        with self._file.snapshot() as connection:
+            return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        check_shard(shard, self._shards)
+        sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
+        bounds = (_position(shard, location), _position(shard, ADDED_ID_MAX), limit)
+        cells: list[StoredCell] = []
+        scanned_bytes = 0
+        with self._file.read() as connection:
+            cursor = connection.execute(sql, bounds)
+            while rows := cursor.fetchmany(_SCAN_STEP):
+                for row in map(StoredCell._make, rows):
+                    scanned_bytes += len(row.body)
+                    if scanned_bytes > SCAN_BYTES_MAX and cells:
+                        cursor.close()
+                        return cells
+                    cells.append(row)
+        return cells
+
+    def locate(self, shard: int, created_at_us: int) -> int:
+        check_shard(shard, self._shards)
+        with self._file.snapshot() as connection:
+            low, high = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            # created_at never goes back within a shard (E4), so a binary search by id finds the moment without an index on it.
+            while low < high:
+                middle = (low + high) // 2
+                sql = "SELECT position, created_at_us FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT 1"
+                row = connection.execute(sql, (_position(shard, middle), _position(shard, high - 1))).fetchone()
+                if row is None or row[1] >= created_at_us:
+                    high = middle
+                else:
+                    low = (row[0] & ADDED_ID_MAX) + 1
+        return int(low)
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
+        sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us FROM shard_counter"
+        with self._file.snapshot() as connection:
+            if shards is None:
+                rows = connection.execute(sql).fetchall()
+            else:
+                rows = [connection.execute(f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)).fetchone() for shard in shards]
+        return {shard: Head(*ends) for shard, *ends in rows}
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        check_shard(shard, self._shards)
+        sql = "SELECT leader_epoch, first_added_id FROM leader_epoch WHERE shard = ? ORDER BY leader_epoch"
+        with self._file.read() as connection:
+            return connection.execute(sql, (shard,)).fetchall()
+
+    def change_token(self) -> int:
+        with self._watcher_lock:
+            [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
+        return int(token)
+
+    def close(self) -> None:
+        self._file.close()
+        self._state.close()
+        with self._watcher_lock:
+            self._watcher.close()
+
+    # --- opening ---------------------------------------------------------------------------------------------------------
+
+    def _create_or_check(self) -> None:
+        with self._file.write() as connection:
+            for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
+                connection.execute(statement)
+            row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
+            if row is None:
+                connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (self._datastore, self._shards, SCHEMA_VERSION))
+                numbers = [(shard,) for shard in range(self._shards)]
+                connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
+                connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
+            elif row != (self._datastore, self._shards, SCHEMA_VERSION):
+                raise ProtectData(
+                    f"{self._file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {self._datastore!r} "
+                    f"with {self._shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
+                )
+
+
+class _PutTransaction:
+    """The statements of one put, inside a write transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, now_us: int) -> None:
+        self._connection = connection
+        self._now_us = now_us
+
+    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]) -> list[PutResult]:
+        """Outcomes in the order of ``cells``."""
+        # First without looking for duplicates: the unique key complains when there is one, and only then is each cell looked up (a third cheaper).
+        self._connection.execute("SAVEPOINT optimistic")
+        try:
+            results = self._insert(cells, shards, bodies, [None] * len(cells))
+        except sqlite3.IntegrityError:
+            self._connection.execute("ROLLBACK TO optimistic")
+            results = self._insert(cells, shards, bodies, self._known(cells))
+        self._connection.execute("RELEASE optimistic")
+        return results
+
+    def _insert(
+        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], known: Sequence[PutResult | int | None]
+    ) -> list[PutResult]:
+        counters = {shard: self._counter(shard) for shard in sorted(set(shards))}
+        results: list[PutResult] = []
+        rows: list[tuple[object, ...]] = []
+        for cell, shard, body, before in zip(cells, shards, bodies, known, strict=True):
+            if isinstance(before, PutResult):
+                results.append(before)
+            elif before is not None:
+                results.append(_repeated(cells[before], results[before], cell))
+            else:
+                counter = counters[shard]
+                rows.append((_position(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
+                results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
+                counter.next_added_id += 1
+        failpoint("sqlite.put.before_insert")
+        self._connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", rows)
+        failpoint("sqlite.put.before_counter")
+        self._connection.executemany(
+            "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ? WHERE shard = ?",
+            [(counter.next_added_id, counter.created_at_us, shard) for shard, counter in counters.items() if counter.moved],
+        )
+        return results
+
+    def _counter(self, shard: int) -> _Counter:
+        sql = "SELECT next_added_id, last_created_at_us FROM shard_counter WHERE shard = ?"
+        next_added_id, last_created_at_us = self._connection.execute(sql, (shard,)).fetchone()
+        return _Counter(next_added_id, max(self._now_us, last_created_at_us))
+
+    def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
+        """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call with the same triple; None when it is new."""
+        first: dict[Triple, int] = {}
+        known: list[PutResult | int | None] = []
+        for index, cell in enumerate(cells):
+            found = _first(_find(self._connection, cell.triple))
+            if found is not None:
+                same = decode_body(found.cell.body) == cell.body_json
+                known.append(_seen_before(cell, found.shard, found.cell.added_id, same=same))
+            else:
+                earlier = first.setdefault(cell.triple, index)
+                known.append(None if earlier == index else earlier)
+        return known
+
+
+class _Counter:
+    """A shard's counter inside one transaction."""
+
+    def __init__(self, next_added_id: int, created_at_us: int) -> None:
+        self._first = self.next_added_id = next_added_id
+        self.created_at_us = created_at_us
+
+    @property
+    def moved(self) -> bool:
+        return self.next_added_id > self._first
+
+
+def _repeated(earlier: NewCell, outcome: PutResult, cell: NewCell) -> PutResult:
+    return _seen_before(cell, outcome.shard, outcome.added_id, same=earlier.body_json == cell.body_json)
+
+
+def _seen_before(cell: NewCell, shard: int | None, added_id: int | None, *, same: bool) -> PutResult:
+    if same:
+        return PutResult(Outcome.EXISTS, shard, added_id)
+    return PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, added_id))
+
+
+def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:
+    sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
+    return connection.execute(sql, triple)
+
+
+def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
+    row = next(rows, None)
+    return _located(row) if row else None
+
+
+def _located(row: tuple[Any, ...]) -> LocatedCell:
+    return LocatedCell(row[0] >> _ADDED_ID_BITS, StoredCell._make(row[1:]))
+
+
+def _position(shard: int, added_id: int) -> int:
+    return shard << _ADDED_ID_BITS | min(added_id, ADDED_ID_MAX)

@@ -1,0 +1,32 @@
+-- One file per storage node, all shards in it. ``position`` is shard << 47 | added_id: the rowid of the table, so cells lie on disk in log order,
+-- shard by shard, and a log scan is one range read. SQLite compares TEXT byte for byte (BINARY), so columns that differ in case stay apart.
+CREATE TABLE IF NOT EXISTS datastore (
+    name           TEXT    NOT NULL,
+    shards         INTEGER NOT NULL,
+    schema_version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS cell (
+    position      INTEGER PRIMARY KEY,
+    row_key       BLOB    NOT NULL,
+    column_name   TEXT    NOT NULL,
+    ref_key       INTEGER NOT NULL,
+    created_at_us INTEGER NOT NULL,
+    body          BLOB    NOT NULL,
+    UNIQUE (row_key, column_name, ref_key)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS shard_counter (
+    shard              INTEGER PRIMARY KEY,
+    log_start          INTEGER NOT NULL DEFAULT 0,
+    next_added_id      INTEGER NOT NULL DEFAULT 0,
+    leader_epoch       INTEGER NOT NULL DEFAULT 0,
+    last_created_at_us INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS leader_epoch (
+    shard          INTEGER NOT NULL,
+    leader_epoch   INTEGER NOT NULL,
+    first_added_id INTEGER NOT NULL,
+    PRIMARY KEY (shard, leader_epoch)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,112 @@
+"""Wake-ups: whoever commits pokes those who follow the logs. A wake-up is a hint; the counters are the truth.
+
+A poke is one datagram on the loopback interface to every address that stands in the state table under ``wakeups/``. A lost one costs its
+receiver one polling interval, never a cell; a false one costs a look at the counters.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from store.engines.contract import StateTable
+from store.errors import CellfeedError
+
+_PREFIX: Final = "wakeups/"
+_LIFETIME_S: Final = 30.0
+"""How long an address stays valid without being renewed: bounds the datagrams sent to those who died."""
+
+_REFRESH_S: Final = 0.5
+"""How often a poker reads the addresses again: a new follower polls for at most this long before its first wake-up."""
+
+
+class _Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    expires_at_us: int
+
+
+class Listener:
+    """A follower's end. ``name`` is unique among followers; a restarted follower of the same name takes the old one's place."""
+
+    def __init__(self, state: StateTable, name: str) -> None:
+        self._state = state
+        self._key = f"{_PREFIX}{name}"
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.setblocking(False)
+        self.sock.bind(("127.0.0.1", 0))
+        self._renew_at_s = 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        """Keeps the address valid; :meth:`wait` does it by itself, an event loop that watches ``sock`` calls it every few seconds."""
+        now_s = time.monotonic()
+        if now_s < self._renew_at_s:
+            return
+        self._renew_at_s = now_s + _LIFETIME_S / 3
+        host, port = self.sock.getsockname()
+        expires_at_us = self._state.now_us() + int(_LIFETIME_S * 1e6)
+        self._state.commit({self._key: msgspec.json.encode(_Address(host, port, expires_at_us))})
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for a poke; True when there was one. Several pokes at once count as one."""
+        self.renew()
+        ready, _, _ = select.select([self.sock], [], [], timeout_s)
+        if ready:
+            self.drain()
+        return bool(ready)
+
+    def drain(self) -> None:
+        """Takes every datagram that has come."""
+        while True:
+            try:
+                self.sock.recv(16)
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        self._state.commit({self._key: None})
+        self.sock.close()
+
+
+class Poker:
+    """A writer's end. :meth:`poke` never blocks and never raises: what it does not reach is found by polling."""
+
+    def __init__(self, state: StateTable) -> None:
+        self._state = state
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._addresses: list[tuple[str, int]] = []
+        self._refresh_at_s = 0.0
+        self._lock = threading.Lock()
+
+    def poke(self) -> None:
+        """Sends one datagram to every follower."""
+        with self._lock:
+            if time.monotonic() >= self._refresh_at_s:
+                self._refresh_at_s = time.monotonic() + _REFRESH_S
+                # When the state cannot be read just now, those known before are poked and the rest poll.
+                with suppress(CellfeedError):
+                    self._addresses = self._read_addresses()
+            for address in self._addresses:
+                try:
+                    self._socket.sendto(b"!", address)
+                except OSError:
+                    continue  # a follower that just ended, or a full socket buffer: the follower's own polling finds the cells
+
+    def close(self) -> None:
+        with self._lock:
+            self._addresses = []
+            self._refresh_at_s = float("inf")
+            self._socket.close()
+
+    def _read_addresses(self) -> list[tuple[str, int]]:
+        now_us = self._state.now_us()
+        entries = [msgspec.json.decode(entry.value, type=_Address) for entry in self._state.list(_PREFIX)]
+        return [(address.host, address.port) for address in entries if address.expires_at_us > now_us]

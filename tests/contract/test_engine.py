@@ -1,0 +1,326 @@
+"""The engine contract, promise by promise (E1–E13 in store/engines/contract.py), over every engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
+from store.cells import NewCell, Outcome, Triple, new_cell
+from store.engines.contract import Engine
+from store.engines.sqlite import SqliteEngine
+from store.errors import CellConflict, ProtectData, StorageUnavailable, UnknownShard
+from store.failpoints import FailpointReached, set_failpoint
+from store.sharding import shard_of
+
+SHARDS = 4
+
+
+class Clock:
+    """A clock that a test sets by hand, microseconds."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_700_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+EngineMaker = Callable[..., Engine]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite"])
+def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[EngineMaker]:
+    """Opens engines on the same storage; every one is closed at the end."""
+    opened: list[Engine] = []
+
+    def open_one(datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD) -> Engine:
+        engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
+        opened.append(engine)
+        return engine
+
+    yield open_one
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def engine(open_engine: EngineMaker) -> Engine:
+    return open_engine()
+
+
+def cell(number: int = 0, column: str = "BASE", ref_key: int = 1, row: UUID | None = None) -> NewCell:
+    return new_cell(row or UUID(int=number), column, ref_key, {"n": number})
+
+
+def rows_of_shard(shard: int, count: int) -> list[UUID]:
+    found: list[UUID] = []
+    number = 0
+    while len(found) < count:
+        if shard_of(UUID(int=number).bytes, SHARDS) == shard:
+            found.append(UUID(int=number))
+        number += 1
+    return found
+
+
+def log(engine: Engine) -> dict[int, list[tuple[int, bytes, str, int, bytes]]]:
+    return {
+        shard: [(c.added_id, c.row_key, c.column_name, c.ref_key, decode_body(c.body)) for c in engine.scan(shard, 0, 10_000)]
+        for shard in range(engine.shards)
+    }
+
+
+def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(engine: Engine) -> None:
+    for name in ("before_insert", "before_counter", "before_commit"):
+        set_failpoint(f"sqlite.put.{name}", "raise")
+        with pytest.raises(FailpointReached):
+            engine.put([cell(n) for n in range(20)])
+    assert all(head.next_added_id == 0 for head in engine.heads().values())
+    assert not any(log(engine).values())
+
+
+def test_e2_ids_of_a_shard_are_gapless_from_zero_in_the_order_given(engine: Engine) -> None:
+    given = [cell(n) for n in range(200)]
+    results = engine.put(given[:77]) + engine.put(given[77:])
+    assert [r.outcome for r in results] == [Outcome.STORED] * 200
+    for shard, entries in log(engine).items():
+        assert [entry[0] for entry in entries] == list(range(len(entries)))
+        assert [entry[1:] for entry in entries] == [(*c.triple, c.body_json) for c in given if shard_of(c.row_key, SHARDS) == shard]
+
+
+def test_e2_writers_with_their_own_connections_never_share_or_skip_an_id(open_engine: EngineMaker) -> None:
+    engines = [open_engine() for _ in range(3)]
+    row_keys = [[uuid4() for _ in range(40)] for _ in engines]
+
+    def write(mine: Engine, keys: list[UUID]) -> None:
+        for key in keys:
+            mine.put([cell(row=key)])
+
+    threads = [threading.Thread(target=write, args=pair) for pair in zip(engines, row_keys, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = log(engines[0])
+    assert sum(map(len, entries.values())) == 120
+    assert all([entry[0] for entry in shard] == list(range(len(shard))) for shard in entries.values())
+
+
+def test_e3_the_same_cell_again_exists_with_its_first_id_and_uses_up_none(engine: Engine) -> None:
+    first = engine.put([cell(n) for n in range(10)])
+    again = engine.put([cell(n) for n in range(12)])
+    assert [r.outcome for r in again] == [Outcome.EXISTS] * 10 + [Outcome.STORED] * 2
+    assert [(r.shard, r.added_id) for r in again[:10]] == [(r.shard, r.added_id) for r in first]
+    assert sum(head.next_added_id for head in engine.heads().values()) == 12
+
+
+def test_e3_another_body_is_a_conflict_and_the_rest_of_the_call_is_written(engine: Engine) -> None:
+    engine.put([cell(1)])
+    changed = new_cell(UUID(int=1), "BASE", 1, {"n": "another"})
+    results = engine.put([cell(2), changed, cell(3)])
+    assert [r.outcome for r in results] == [Outcome.STORED, Outcome.CONFLICT, Outcome.STORED]
+    assert isinstance(results[1].error, CellConflict)
+    assert "00000000-0000-0000-0000-000000000001" in str(results[1].error)
+    [found] = engine.get([changed.triple])
+    assert found is not None
+    assert decode_body(found.cell.body) == b'{"n":1}'
+
+
+def test_e3_one_triple_twice_in_a_call_is_stored_once(engine: Engine) -> None:
+    results = engine.put([cell(1), cell(1), new_cell(UUID(int=1), "BASE", 1, {"n": 2}), cell(2)])
+    assert [r.outcome for r in results] == [Outcome.STORED, Outcome.EXISTS, Outcome.CONFLICT, Outcome.STORED]
+    assert sum(map(len, log(engine).values())) == 2
+
+
+def test_e3_columns_that_differ_in_case_or_normal_form_are_different_columns(engine: Engine) -> None:
+    names = ["base", "BASE", "\u00e9", "e\u0301", "a ", "a", "\U0001f695"]
+    results = engine.put([cell(column=name) for name in names])
+    assert [r.outcome for r in results] == [Outcome.STORED] * len(names)
+    [row] = engine.row([UUID(int=0).bytes])
+    assert [found.cell.column_name for found in row] == sorted(names, key=str.encode)
+
+
+def test_e3_bodies_are_compared_across_codecs(open_engine: EngineMaker) -> None:
+    open_engine(codec=CODEC_MSGPACK_ZLIB).put([cell(1)])
+    newer = open_engine(codec=CODEC_JSON_ZSTD)
+    assert newer.put([cell(1)])[0].outcome is Outcome.EXISTS
+    assert newer.put([new_cell(UUID(int=1), "BASE", 1, {"n": 1.0})])[0].outcome is Outcome.CONFLICT
+
+
+def test_e4_created_at_never_goes_back_when_the_clock_does(engine: Engine, clock: Clock) -> None:
+    key = UUID(int=5)
+    engine.put([cell(row=key, ref_key=1)])
+    clock.now_us -= 60_000_000
+    engine.put([cell(row=key, ref_key=2)])
+    clock.now_us += 90_000_000
+    engine.put([cell(row=key, ref_key=3)])
+    times = [c.created_at_us for c in engine.scan(shard_of(key.bytes, SHARDS), 0, 10)]
+    assert times == [1_700_000_000_000_000, 1_700_000_000_000_000, 1_700_000_030_000_000]
+
+
+def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(open_engine: EngineMaker) -> None:
+    open_engine().put([cell(1)])
+    assert open_engine().get([cell(1).triple])[0] is not None
+
+
+def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine) -> None:
+    engine.put([cell(1)])
+    set_failpoint("sqlite.put.before_commit", "raise")
+    with pytest.raises(FailpointReached):
+        engine.put([cell(2), cell(3)])
+    before = {shard: head.next_added_id for shard, head in engine.heads().items()}
+    assert sum(before.values()) == 1
+    assert [r.outcome for r in engine.put([cell(2), cell(3)])] == [Outcome.STORED] * 2
+
+
+def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(engine: Engine) -> None:
+    set_failpoint("sqlite.put.after_commit", "raise")
+    with pytest.raises(FailpointReached):
+        engine.put([cell(2)])
+    [retry] = engine.put([cell(2)])
+    assert (retry.outcome, retry.added_id) == (Outcome.EXISTS, 0)
+
+
+def test_e7_scan_starts_at_the_location_and_stops_at_the_limit(engine: Engine) -> None:
+    keys = rows_of_shard(2, 30)
+    engine.put([cell(row=key) for key in keys])
+    assert [c.added_id for c in engine.scan(2, 10, 5)] == [10, 11, 12, 13, 14]
+    assert [c.added_id for c in engine.scan(2, 28, 100)] == [28, 29]
+    assert engine.scan(2, 30, 10) == []
+    assert engine.scan(2, 10**12, 10) == []
+    assert engine.scan(1, 0, 10) == []
+
+
+def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.engines.sqlite.SCAN_BYTES_MAX", 1)
+    keys = rows_of_shard(0, 3)
+    engine.put([cell(row=key) for key in keys])
+    assert [c.added_id for c in engine.scan(0, 1, 10)] == [1]
+
+
+def test_e7_an_unknown_shard_is_refused(engine: Engine) -> None:
+    for shard in (-1, SHARDS, True, "0"):
+        with pytest.raises(UnknownShard):
+            engine.scan(shard, 0, 1)  # type: ignore[arg-type]
+
+
+def test_e8_heads_count_every_shard(engine: Engine) -> None:
+    engine.put([cell(row=key) for key in rows_of_shard(3, 7)])
+    heads = engine.heads()
+    assert sorted(heads) == list(range(SHARDS))
+    assert heads[3][:4] == (0, 7, 7, 0)
+    assert heads[0][:4] == (0, 0, 0, 0)
+    assert engine.heads([3]) == {3: heads[3]}
+    assert engine.leader_epochs(3) == [(0, 0)]
+
+
+def test_e9_locate_finds_the_first_id_at_or_after_a_moment(engine: Engine, clock: Clock) -> None:
+    keys = rows_of_shard(1, 40)
+    start = clock.now_us
+    for index, key in enumerate(keys):
+        clock.now_us = start + (index // 4) * 1000
+        engine.put([cell(row=key)])
+    for step in range(10):
+        assert engine.locate(1, start + step * 1000) == step * 4
+        assert engine.locate(1, start + step * 1000 + 1) == (step + 1) * 4
+    assert engine.locate(1, 0) == 0
+    assert engine.locate(0, start) == 0
+
+
+def test_e10_the_latest_cell_has_the_highest_ref_key_whatever_came_last(engine: Engine) -> None:
+    key = UUID(int=9)
+    for ref_key in (5, -(2**63), 2**63 - 1, 7):
+        engine.put([cell(ref_key, ref_key=ref_key, row=key)] if ref_key == 5 else [cell(0, ref_key=ref_key, row=key)])
+    engine.put([cell(0, column="NOTES", ref_key=3, row=key)])
+    [latest, nothing] = engine.latest([(key.bytes, "BASE"), (key.bytes, "STATUS")])
+    assert latest is not None
+    assert latest.cell.ref_key == 2**63 - 1
+    assert nothing is None
+    [row] = engine.row([key.bytes])
+    assert [(found.cell.column_name, found.cell.ref_key) for found in row] == [("BASE", 2**63 - 1), ("NOTES", 3)]
+    assert engine.row([UUID(int=10).bytes]) == [[]]
+    assert engine.get([Triple(key.bytes, "BASE", 6)]) == [None]
+
+
+def test_e11_state_writes_all_or_none_and_only_when_versions_hold(engine: Engine) -> None:
+    state = engine.state
+    first = state.commit({"a/1": b"x", "a/2": b"y"}, expect={"a/1": None})
+    assert first is not None
+    assert state.commit({"a/1": b"z"}, expect={"a/1": None}) is None
+    assert state.commit({"a/1": b"z", "a/3": b"q"}, expect={"a/2": first + 1}) is None
+    assert [(e.key, e.value) for e in state.list("a/")] == [("a/1", b"x"), ("a/2", b"y")]
+    second = state.commit({"a/1": None}, expect={"a/1": first})
+    assert second is not None
+    assert second > first
+    assert state.get("a/1") is None
+    third = state.commit({"a/1": b"x"})
+    assert third is not None
+    assert third > second
+    entry = state.get("a/1")
+    assert entry is not None
+    assert entry.version == third
+
+
+def test_e11_state_keys_are_listed_by_prefix_only(engine: Engine) -> None:
+    engine.state.commit({"ab": b"", "a/": b"", "a/é": b"", "b": b"", "a/\U0001f695": b""})
+    assert [e.key for e in engine.state.list("a/")] == ["a/", "a/é", "a/\U0001f695"]
+
+
+def test_e11_one_of_many_racing_writers_wins_each_version(open_engine: EngineMaker) -> None:
+    states = [open_engine().state for _ in range(3)]
+    states[0].commit({"counter": b"0"})
+
+    def raise_it(state_of_one: object) -> None:
+        state = state_of_one
+        done = 0
+        while done < 20:
+            entry = state.get("counter")  # type: ignore[attr-defined]
+            if state.commit({"counter": str(int(entry.value) + 1).encode()}, expect={"counter": entry.version}):  # type: ignore[attr-defined]
+                done += 1
+
+    threads = [threading.Thread(target=raise_it, args=(state,)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entry = states[0].get("counter")
+    assert entry is not None
+    assert entry.value == b"60"
+
+
+def test_change_token_differs_after_a_commit_by_anyone_and_only_then(open_engine: EngineMaker) -> None:
+    mine, other = open_engine(), open_engine()
+    before = mine.change_token()
+    assert mine.change_token() == before
+    mine.put([cell(1)])
+    after_own = mine.change_token()
+    assert after_own != before
+    other.put([cell(2)])
+    assert mine.change_token() != after_own
+
+
+def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
+    engine = open_engine()
+    engine.close()
+    with pytest.raises(StorageUnavailable, match="closed"):
+        engine.put([cell(1)])
+    with pytest.raises(StorageUnavailable, match="closed"):
+        engine.heads()
+
+
+def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker) -> None:
+    open_engine().close()
+    with pytest.raises(ProtectData, match="4 shards"):
+        open_engine(shards=8)
+    with pytest.raises(ProtectData, match="'trips'"):
+        open_engine(datastore="rides")
+    open_engine().put([cell(1)])

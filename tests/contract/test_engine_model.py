@@ -1,0 +1,142 @@
+"""A state machine over the engine against the simplest model there is: a dict of cells and a list per shard, with a crash at every failpoint.
+
+A crash is a failpoint that raises, after which the engine is dropped and opened anew. The model does not know whether a put that crashed was written:
+it asks the engine once, and from then on holds it to that (I1–I5).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from uuid import UUID
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from store.body_codec import decode_body
+from store.cells import NewCell, Outcome, StoredCell, Triple, new_cell
+from store.engines.sqlite import SqliteEngine
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from store.sharding import shard_of
+
+SHARDS = 3
+PUT_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith("sqlite.put."))
+
+CELLS = st.builds(
+    lambda row, column, ref_key, n: new_cell(UUID(int=row), column, ref_key, {"n": n}),
+    st.integers(0, 5),
+    st.sampled_from(["BASE", "base", "STATUS"]),
+    st.integers(-1, 2),
+    st.integers(0, 1),
+)
+CALLS = st.lists(CELLS, min_size=1, max_size=8)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-model-"))
+        self.log: list[list[NewCell]] = [[] for _ in range(SHARDS)]
+        self.place: dict[Triple, tuple[int, int]] = {}
+        self.shown: list[int] = [0] * SHARDS
+
+    @initialize()
+    def open(self) -> None:
+        self.engine = SqliteEngine(self.directory, "trips", SHARDS)
+
+    def teardown(self) -> None:
+        clear_failpoints()
+        if hasattr(self, "engine"):
+            self.engine.close()
+        shutil.rmtree(self.directory)
+
+    def append(self, cell: NewCell) -> tuple[int, int]:
+        shard = shard_of(cell.row_key, SHARDS)
+        self.log[shard].append(cell)
+        self.place[cell.triple] = (shard, len(self.log[shard]) - 1)
+        return self.place[cell.triple]
+
+    def body_of(self, triple: Triple) -> bytes:
+        shard, added_id = self.place[triple]
+        return self.log[shard][added_id].body_json
+
+    @rule(cells=CALLS)
+    def put(self, cells: list[NewCell]) -> None:
+        for cell, result in zip(cells, self.engine.put(cells), strict=True):
+            if cell.triple not in self.place:
+                assert (result.outcome, result.shard, result.added_id) == (Outcome.STORED, *self.append(cell))
+            elif self.body_of(cell.triple) == cell.body_json:
+                assert (result.outcome, result.shard, result.added_id) == (Outcome.EXISTS, *self.place[cell.triple])
+            else:
+                assert result.outcome is Outcome.CONFLICT
+
+    @rule(cells=CALLS, failpoint=st.sampled_from(PUT_FAILPOINTS))
+    def crash_in_put(self, cells: list[NewCell], failpoint: str) -> None:
+        set_failpoint(failpoint, "raise")
+        try:
+            self.engine.put(cells)
+        except FailpointReached:
+            pass
+        else:
+            raise AssertionError(f"{failpoint} was not passed")
+        clear_failpoints()
+        self.engine.close()
+        self.open()
+        if failpoint == "sqlite.put.after_commit":
+            for cell in cells:
+                if cell.triple not in self.place:
+                    self.append(cell)
+
+    @rule()
+    def reopen(self) -> None:
+        self.engine.close()
+        self.open()
+
+    @rule(cell=CELLS)
+    def get(self, cell: NewCell) -> None:
+        [found] = self.engine.get([cell.triple])
+        if cell.triple not in self.place:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found.shard, found.cell.added_id) == self.place[cell.triple]
+            assert decode_body(found.cell.body) == self.body_of(cell.triple)
+
+    @rule(row=st.integers(0, 5))
+    def row(self, row: int) -> None:
+        key = UUID(int=row).bytes
+        latest: dict[str, int] = {}
+        for triple in self.place:
+            if triple.row_key == key:
+                latest[triple.column_name] = max(latest.get(triple.column_name, triple.ref_key), triple.ref_key)
+        [found] = self.engine.row([key])
+        assert [(c.cell.column_name, c.cell.ref_key) for c in found] == sorted(latest.items())
+        for column, ref_key in latest.items():
+            [one] = self.engine.latest([(key, column)])
+            assert one is not None
+            assert one.cell.ref_key == ref_key
+
+    @rule(shard=st.integers(0, SHARDS - 1), location=st.integers(0, 30), limit=st.integers(1, 10))
+    def scan(self, shard: int, location: int, limit: int) -> None:
+        entries = self.engine.scan(shard, location, limit)
+        assert [self.plain(c) for c in entries] == [(n, *c) for n, c in enumerate(self.log[shard])][location : location + limit]
+        if entries:
+            self.shown[shard] = max(self.shown[shard], entries[-1].added_id + 1)
+
+    @invariant()
+    def heads_agree_and_never_fall_below_what_was_shown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for shard, head in self.engine.heads().items():
+            assert head.watermark == head.next_added_id == len(self.log[shard])
+            assert head.watermark >= self.shown[shard]
+
+    @staticmethod
+    def plain(cell: StoredCell) -> tuple[int, bytes, str, int, bytes]:
+        return cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)
+
+
+EngineMachine.TestCase.settings = settings(stateful_step_count=30)
+TestEngineModel = EngineMachine.TestCase

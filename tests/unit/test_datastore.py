@@ -1,0 +1,92 @@
+"""What the datastore adds to its engine: waiting for the commit, names, wake-ups. The calls themselves are tested in tests/contract."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from store.cells import Outcome
+from store.datastore import Datastore
+from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
+from store.failpoints import passes, set_failpoint
+from store.wakeups import Listener, Poker
+
+
+@pytest.mark.parametrize("name", ["", "Trips", "1trips", "tr-ips", "tr.ips", "../x", "a" * 49, None, "tr ips", "trips\u00e9"])
+def test_a_datastores_name_must_fit_topics_folders_and_databases(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="datastore name"):
+        Datastore.open_embedded(tmp_path, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 0.05)
+    set_failpoint("sqlite.put.before_commit", "sleep:0.4")
+    row = uuid4()
+    with pytest.raises(OutcomeUnknown) as caught:
+        datastore.put_cell(row, "BASE", 1, {"a": 1})
+    assert not caught.value.definite
+    assert passes("sqlite.put.before_commit") == 1
+    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 10)
+    assert datastore.put_cell(row, "BASE", 1, {"a": 1}).outcome is Outcome.EXISTS
+
+
+def test_a_put_whose_turn_did_not_come_is_definitely_not_written(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_failpoint("sqlite.put.before_commit", "sleep:0.5")
+    slow = threading.Thread(target=datastore.put_cell, args=(uuid4(), "BASE", 1, {}))
+    slow.start()
+    while not passes("sqlite.put.before_commit"):
+        time.sleep(0.001)
+    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 0.05)
+    row = uuid4()
+    with pytest.raises(StorageUnavailable, match="nothing written") as caught:
+        datastore.put_cell(row, "BASE", 1, {})
+    assert caught.value.definite
+    slow.join()
+    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 10)
+    assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
+    assert datastore.get_cell(row, "BASE", 1) is None
+
+
+def test_a_closed_datastore_refuses_every_call(tmp_path: Path) -> None:
+    store = Datastore.open_embedded(tmp_path)
+    store.close()
+    for call in (lambda: store.put_cell(uuid4(), "BASE", 1, {}), store.heads, lambda: store.get_row(uuid4())):
+        with pytest.raises(StorageUnavailable, match="closed"):
+            call()
+
+
+def test_a_commit_wakes_those_who_listen(datastore: Datastore) -> None:
+    listener = Listener(datastore.state, "reader-1")
+    try:
+        assert not listener.wait(0)
+        datastore.put_cell(uuid4(), "BASE", 1, {})
+        assert listener.wait(5)
+        assert not listener.wait(0)
+    finally:
+        listener.close()
+    assert datastore.state.list("wakeups/") == []
+
+
+def test_a_poke_to_followers_that_are_gone_does_no_harm(datastore: Datastore) -> None:
+    gone = Listener(datastore.state, "gone")
+    gone.sock.close()
+    poker = Poker(datastore.state)
+    for _ in range(3):
+        poker.poke()
+    poker.close()
+    poker.poke()
+
+
+def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.wakeups._LIFETIME_S", -1.0)
+    listener = Listener(datastore.state, "stale")
+    poker = Poker(datastore.state)
+    poker.poke()
+    assert not listener.wait(0.05)
+    listener.close()
+    poker.close()

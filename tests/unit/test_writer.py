@@ -1,0 +1,143 @@
+"""Group commit over a stand-in engine: grouping, order, back-pressure, failures and the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.engines.contract import Engine
+from store.errors import InvalidRequest, Overloaded, StorageUnavailable
+from store.limits import BATCH_CELLS_MAX
+from store.writer import GroupCommitWriter
+
+
+class GatedEngine:
+    """Commits when the gate is open and remembers each group."""
+
+    datastore = "trips"
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.groups: list[list[int]] = []
+        self.fail_next: Exception | None = None
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        self.entered.set()
+        assert self.gate.wait(10)
+        if self.fail_next:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        start = sum(map(len, self.groups))
+        self.groups.append([cell.ref_key for cell in cells])
+        return [PutResult(Outcome.STORED, 0, start + n) for n in range(len(cells))]
+
+
+def cell(number: int) -> NewCell:
+    return new_cell(UUID(int=0), "BASE", number, {})
+
+
+def writer_over(engine: GatedEngine, on_commit: Any = lambda: None) -> GroupCommitWriter:
+    return GroupCommitWriter(cast("Engine", engine), on_commit)
+
+
+def test_calls_that_wait_are_committed_together_in_the_order_they_came() -> None:
+    engine, commits = GatedEngine(), []
+    writer = writer_over(engine, lambda: commits.append(1))
+    first = writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    others = [writer.submit([cell(n), cell(n + 100)]) for n in range(1, 5)]
+    assert not any(answer.done() for answer in [first, *others])
+    engine.gate.set()
+    assert first.result(10)[0].added_id == 0
+    assert [[r.added_id for r in answer.result(10)] for answer in others] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert engine.groups == [[0], [1, 101, 2, 102, 3, 103, 4, 104]]
+    writer.close()
+    assert len(commits) == 2
+
+
+def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> None:
+    engine = GatedEngine()
+    engine.fail_next = StorageUnavailable("disk")
+    writer = writer_over(engine)
+    failed = writer.submit([cell(0)])
+    engine.gate.set()
+    with pytest.raises(StorageUnavailable, match="disk"):
+        failed.result(10)
+    assert writer.submit([cell(1)]).result(10)[0].outcome is Outcome.STORED
+    writer.close()
+
+
+def test_a_full_queue_refuses_and_what_was_accepted_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.writer.WRITE_QUEUE_CELLS_MAX", 3)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    running = writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    waiting = writer.submit([cell(1), cell(2), cell(3)])
+    with pytest.raises(Overloaded, match="3 cells are waiting"):
+        writer.submit([cell(4)])
+    engine.gate.set()
+    assert running.result(10)
+    assert waiting.result(10)
+    assert writer.submit([cell(4)]).result(10)
+    writer.close()
+    assert engine.groups == [[0], [1, 2, 3], [4]]
+
+
+def test_a_call_taken_back_before_its_turn_is_not_written() -> None:
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    taken_back = writer.submit([cell(1)])
+    assert taken_back.cancel()
+    kept = writer.submit([cell(2)])
+    engine.gate.set()
+    kept.result(10)
+    writer.close()
+    assert engine.groups == [[0], [2]]
+
+
+def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.writer.GROUP_CELLS_MAX", 4)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    last = [writer.submit([cell(n), cell(n), cell(n)]) for n in (1, 2)][-1]
+    engine.gate.set()
+    last.result(10)
+    writer.close()
+    assert engine.groups == [[0], [1, 1, 1], [2, 2, 2]]
+
+
+def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
+    engine = GatedEngine()
+    engine.gate.set()
+    writer = writer_over(engine)
+    with pytest.raises(InvalidRequest, match="at most 5000"):
+        writer.submit([cell(0)] * (BATCH_CELLS_MAX + 1))
+    assert writer.submit([]).result(0) == []
+    writer.close()
+    assert engine.groups == []
+
+
+def test_closing_writes_what_waits_and_then_refuses() -> None:
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    waiting = writer.submit([cell(1)])
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    engine.gate.set()
+    closing.join(10)
+    assert waiting.result(0)[0].outcome is Outcome.STORED
+    with pytest.raises(StorageUnavailable, match="closed"):
+        writer.submit([cell(2)])

@@ -1,0 +1,117 @@
+"""What coordination promises: who is there, who leads, who owns which partition, and how far each group has come.
+
+``tests/contract/test_coordinator.py`` holds every implementation to these numbers.
+
+    C1  A member is alive from ``join`` until ``leave``, or until its lease runs out because it did not ``renew`` in time.
+    C2  At most one member leads a group at a time, by the coordinator's own clock; a leader that goes is replaced once its lease has run out.
+    C3  ``assign`` is the leader's: it is refused (StaleWriter) for anybody who does not lead at that moment.
+    C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder is no longer alive. A claim that was taken over is void
+        for ever: no clock is needed to refuse it.
+    C5  ``commit_offsets`` under claims is all or nothing, and is refused (StaleWriter) when one of the claims is void: a process that was paused and has
+        lost its partitions cannot move an offset when it wakes up. Entries given along are written in the same commit.
+    C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups do not see each other's offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """How far a group has come in a partition: the next offset (added_id) to read. ``committed_at_us`` is set by the coordinator."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A member of a group, as ``join`` gave it. ``ttl_s`` is the length of its lease in seconds."""
+
+    group: str
+    member: str
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to work on a partition, until it is released or taken over. ``token`` is never used twice."""
+
+    group: str
+    topic: str
+    partition: int
+    member: str
+    token: int
+
+
+TopicPartition = tuple[str, int]
+
+
+class Offsets(Protocol):
+    """The part that consumer groups of the gateway need."""
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None: ...
+
+    def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of the partitions asked for (all that the group has, without any); those never committed are left out."""
+        ...
+
+    def groups(self) -> list[str]:
+        """Groups that have offsets, by name."""
+        ...
+
+    def delete_offsets(self, group: str) -> None: ...
+
+
+class Coordinator(Offsets, Protocol):
+    """See the module's promises."""
+
+    def join(self, group: str, member: str, ttl_s: float) -> Session: ...
+
+    def renew(self, session: Session) -> None:
+        """Extends the lease; a member whose lease had run out is alive again (its claims may have been taken over meanwhile)."""
+        ...
+
+    def leave(self, session: Session) -> None:
+        """Ends the membership, and the lead if this member had it."""
+        ...
+
+    def members(self, group: str) -> list[str]:
+        """Those alive, by name."""
+        ...
+
+    def lead(self, session: Session) -> bool:
+        """Takes or keeps the lead of the group; False when another member has it."""
+        ...
+
+    def leader(self, group: str) -> str | None: ...
+
+    def assign(self, session: Session, assignment: Mapping[int, str]) -> None: ...
+
+    def assignment(self, group: str) -> dict[int, str]:
+        """Partition to member, as the last leader wrote it; empty before the first."""
+        ...
+
+    def claim(self, session: Session, topic: str, partition: int) -> Claim | None:
+        """The claim, or None while a live member holds it. One's own earlier claim is replaced by the new one."""
+        ...
+
+    def release(self, claim: Claim) -> None:
+        """Gives the partition back; nothing happens when the claim is void."""
+        ...
+
+    def owners(self, group: str, topic: str) -> dict[int, str]:
+        """Partition to the member that holds its claim, alive or not."""
+        ...

@@ -1,0 +1,162 @@
+"""The coordination contract, promise by promise (C1–C6 in bridge/coordination/contract.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.coordination.assignment import balance
+from bridge.coordination.contract import CommittedOffset, Coordinator
+from bridge.coordination.in_store import StoreCoordinator
+from store.engines.sqlite_state import SqliteState
+from store.errors import StaleWriter
+
+
+class Time:
+    """The coordinator's clock, moved by the test."""
+
+    now_us = 1_700_000_000_000_000
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_us += int(seconds * 1e6)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture(params=["store"])
+def coordinator(request: pytest.FixtureRequest, tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
+    state = SqliteState(tmp_path / "state.sqlite3")
+    monkeypatch.setattr(state, "now_us", lambda: time.now_us)
+    yield StoreCoordinator(state)
+    state.close()
+
+
+def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a/1", 10), coordinator.join("g", "b", 10)
+    assert coordinator.members("g") == ["a/1", "b"]
+    assert coordinator.members("other") == []
+    time.pass_s(6)
+    coordinator.renew(a)
+    time.pass_s(6)
+    assert coordinator.members("g") == ["a/1"]
+    coordinator.renew(b)
+    assert coordinator.members("g") == ["a/1", "b"]
+    coordinator.leave(a)
+    assert coordinator.members("g") == ["b"]
+
+
+def test_c2_one_member_leads_and_is_replaced_when_it_goes(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
+    assert coordinator.lead(a)
+    assert not coordinator.lead(b)
+    assert coordinator.leader("g") == "a"
+    time.pass_s(9)
+    assert coordinator.lead(a)
+    time.pass_s(9)
+    assert not coordinator.lead(b)
+    time.pass_s(2)
+    assert coordinator.leader("g") is None
+    assert coordinator.lead(b)
+    assert not coordinator.lead(a)
+    coordinator.leave(b)
+    assert coordinator.lead(a)
+
+
+def test_c3_only_the_leader_assigns(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
+    assert coordinator.assignment("g") == {}
+    with pytest.raises(StaleWriter, match="does not lead"):
+        coordinator.assign(a, {0: "a"})
+    assert coordinator.lead(a)
+    coordinator.assign(a, {0: "a", 1: "b"})
+    assert coordinator.assignment("g") == {0: "a", 1: "b"}
+    with pytest.raises(StaleWriter):
+        coordinator.assign(b, {0: "b"})
+    time.pass_s(11)
+    with pytest.raises(StaleWriter):
+        coordinator.assign(a, {0: "a"})
+    assert coordinator.assignment("g") == {0: "a", 1: "b"}
+
+
+def test_c4_a_claim_is_one_members_until_released_or_its_holder_is_gone(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
+    first = coordinator.claim(a, "trips", 0)
+    assert first is not None
+    assert coordinator.claim(b, "trips", 0) is None
+    assert coordinator.claim(b, "trips", 1) is not None
+    assert coordinator.owners("g", "trips") == {0: "a", 1: "b"}
+    coordinator.release(first)
+    second = coordinator.claim(b, "trips", 0)
+    assert second is not None
+    coordinator.release(first)  # void: nothing happens
+    assert coordinator.owners("g", "trips")[0] == "b"
+    coordinator.release(second)
+    third = coordinator.claim(a, "trips", 0)
+    time.pass_s(11)
+    fourth = coordinator.claim(b, "trips", 0)
+    assert third is not None
+    assert fourth is not None
+    assert len({first.token, second.token, third.token, fourth.token}) == 4
+
+
+def test_c5_a_void_claim_moves_no_offset_and_writes_nothing_along(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
+    old, kept = coordinator.claim(a, "trips", 0), coordinator.claim(a, "trips", 1)
+    assert old is not None
+    assert kept is not None
+    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(5)}, claims=[old])
+    time.pass_s(11)
+    new = coordinator.claim(b, "trips", 0)
+    assert new is not None
+    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(9)}, claims=[new])
+    coordinator.renew(a)
+    with pytest.raises(StaleWriter, match="taken over"):
+        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(6), ("trips", 1): CommittedOffset(1)}, claims=[old, kept], entries={"x": b"1"})
+    assert {key: value.offset for key, value in coordinator.fetch_offsets("g").items()} == {("trips", 0): 9}
+    coordinator.commit_offsets("g", {("trips", 1): CommittedOffset(1)}, claims=[kept])
+
+
+def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordinator) -> None:
+    name = "odd/ \u00e9%2F group"
+    coordinator.commit_offsets(name, {("trips", 3): CommittedOffset(7, 2, "m\u00e9ta"), ("trips.BASE", 3): CommittedOffset(1)})
+    coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(1)})
+    fetched = coordinator.fetch_offsets(name)
+    assert {key: (o.offset, o.leader_epoch, o.metadata) for key, o in fetched.items()} == {
+        ("trips", 3): (7, 2, "m\u00e9ta"),
+        ("trips.BASE", 3): (1, -1, ""),
+    }
+    assert list(coordinator.fetch_offsets(name, [("trips", 3), ("trips", 4)])) == [("trips", 3)]
+    assert coordinator.groups() == sorted(["g", name])
+    coordinator.delete_offsets(name)
+    assert coordinator.groups() == ["g"]
+    assert coordinator.fetch_offsets(name) == {}
+
+
+NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)
+
+
+@given(st.integers(0, 60), NAMES, NAMES, st.randoms(use_true_random=False))
+def test_partitions_are_divided_evenly_and_no_more_than_needed_move(partitions: int, before: set[str], after: set[str], chance) -> None:  # type: ignore[no-untyped-def]
+    current = {p: chance.choice(sorted(before)) for p in range(partitions)} if before else {}
+    result = balance(partitions, sorted(after), current)
+    if not after:
+        assert result == {}
+        return
+    assert sorted(result) == list(range(partitions))
+    shares = {name: [p for p, owner in result.items() if owner == name] for name in after}
+    assert max(map(len, shares.values())) - min(map(len, shares.values())) <= 1
+    assert set(result.values()) <= after
+    # A partition moves only because its owner is gone or holds more than its share.
+    floor = partitions // len(after)
+    for name in after:
+        mine = [p for p, owner in current.items() if owner == name]
+        kept = [p for p in mine if result[p] == name]
+        assert len(kept) >= min(len(mine), floor)
+    assert balance(partitions, sorted(after), result) == result

@@ -1,0 +1,204 @@
+"""The messages of the HTTP API, as both sides write and read them: :mod:`store.server` and :mod:`store.client`.
+
+A field here is a promise to clients in other languages: fields are added, never renamed. ``body`` is a JSON object; as :class:`msgspec.Raw` its
+bytes pass through without being parsed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+from uuid import UUID
+
+import msgspec
+
+from store.api import ShardCells
+from store.cells import Cell
+from store.engines.contract import Head
+from store.errors import NotFound
+from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+NDJSON: Final = "application/x-ndjson"
+
+RowKeyText = Annotated[str, msgspec.Meta(description="A UUID as text.", extra_json_schema={"format": "uuid"})]
+ColumnName = Annotated[str, msgspec.Meta(description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters.")]
+RefKey = Annotated[int, msgspec.Meta(description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.", extra_json_schema={"format": "int64"})]
+Body = Annotated[msgspec.Raw, msgspec.Meta(description="The JSON object that was put.", extra_json_schema={"type": "object"})]
+
+
+class UnknownRoute(NotFound):
+    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a cell that is not there."""
+
+    code = "unknown_route"
+
+
+class ErrorMessage(msgspec.Struct):
+    """``definite``: nothing was written. ``retriable``: the same request may succeed later."""
+
+    error: str
+    message: str
+    retriable: bool
+    definite: bool
+
+
+class PutMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """One cell to be written."""
+
+    row_key: RowKeyText
+    column_name: ColumnName
+    ref_key: RefKey
+    body: Body
+
+
+class PutsMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Cells to be written, in this order."""
+
+    cells: list[PutMessage]
+
+
+class PutResultMessage(msgspec.Struct):
+    """``outcome``: stored, exists, buffered, conflict, failed (nothing was written) or unknown (it may have been)."""
+
+    outcome: str
+    shard: int | None = None
+    added_id: int | None = None
+    error: ErrorMessage | None = None
+
+
+class PutResultsMessage(msgspec.Struct):
+    """One result per cell, in the order of the request."""
+
+    results: list[PutResultMessage]
+
+
+class CellMessage(msgspec.Struct):
+    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC."""
+
+    row_key: UUID
+    column_name: str
+    ref_key: int
+    body: Body
+    shard: int
+    added_id: int
+    created_at: datetime
+
+
+class CellsMessage(msgspec.Struct):
+    """One entry per key asked for, in order; null where there is no such cell."""
+
+    cells: list[CellMessage | None]
+
+
+class RowMessage(msgspec.Struct):
+    """The latest cell of each column of a row, by column name."""
+
+    cells: dict[str, CellMessage]
+
+
+class RowsMessage(msgspec.Struct):
+    """One row per row key asked for, in order."""
+
+    rows: list[RowMessage]
+
+
+class CellKey(msgspec.Struct, forbid_unknown_fields=True):
+    row_key: RowKeyText
+    column_name: ColumnName
+    ref_key: RefKey
+
+
+class LatestKey(msgspec.Struct, forbid_unknown_fields=True):
+    row_key: RowKeyText
+    column_name: ColumnName
+
+
+class GetCellsMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Which cells to read."""
+
+    keys: list[CellKey]
+
+
+class GetLatestMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which row keys and columns to read the cell with the highest ref key."""
+
+    keys: list[LatestKey]
+
+
+class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Which rows to read."""
+
+    row_keys: list[RowKeyText]
+
+
+class HeadMessage(msgspec.Struct):
+    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``."""
+
+    log_start: int
+    watermark: int
+    next_added_id: int
+    leader_epoch: int
+    last_created_at_us: int
+
+
+class HeadsMessage(msgspec.Struct):
+    """The head of every shard; ``heads[n]`` is shard n."""
+
+    datastore: str
+    shards: int
+    heads: list[HeadMessage]
+
+
+class ShardLocation(msgspec.Struct, forbid_unknown_fields=True):
+    """``location``: the next added_id to read, or an RFC 3339 timestamp with a time zone."""
+
+    shard: int
+    location: int | str = 0
+
+
+class ScanShardsMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Pieces of many shards' logs; ``limit`` counts cells per shard."""
+
+    locations: list[ShardLocation]
+    limit: int = 1000
+
+
+class ShardCellsMessage(msgspec.Struct):
+    """A piece of a shard's log. Go on from ``next_location``; no cells means the end of the log for now."""
+
+    shard: int
+    cells: list[CellMessage]
+    next_location: int
+    head: HeadMessage
+
+
+class ShardsCellsMessage(msgspec.Struct):
+    """One piece per shard asked for, in order."""
+
+    shards: list[ShardCellsMessage]
+
+
+def cell_message(cell: Cell) -> CellMessage:
+    """A cell as it goes over the wire in JSON."""
+    return CellMessage(cell.row_key, cell.column_name, cell.ref_key, msgspec.Raw(cell.body_json), cell.shard, cell.added_id, cell.created_at)
+
+
+def cell_of(message: CellMessage) -> Cell:
+    """The cell of a message. Its body is canonical JSON already: a worker sends what is stored."""
+    return Cell(message.row_key, message.column_name, message.ref_key, bytes(message.body), message.shard, message.added_id, message.created_at)
+
+
+def shard_cells_message(piece: ShardCells) -> ShardCellsMessage:
+    """A piece of a log as it goes over the wire."""
+    return ShardCellsMessage(piece.shard, [cell_message(cell) for cell in piece.cells], piece.next_location, HeadMessage(*piece.head))
+
+
+def shard_cells_of(message: ShardCellsMessage) -> ShardCells:
+    """The piece of a log of a message."""
+    return ShardCells(message.shard, [cell_of(cell) for cell in message.cells], message.next_location, head_of(message.head))
+
+
+def head_of(message: HeadMessage) -> Head:
+    """The head of a message."""
+    return Head(message.log_start, message.watermark, message.next_added_id, message.leader_epoch, message.last_created_at_us)

@@ -1,0 +1,119 @@
+"""The worker's ASGI application: put routes in front, everything else through Litestar, one form of error for all."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from litestar import Litestar, Request
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
+from litestar.response import Response
+
+from store.datastore import Datastore
+from store.errors import CellfeedError, InvalidRequest, Overloaded
+from store.http_messages import UnknownRoute
+from store.server.asgi import App, PeerGone, Receive, Scope, Send, refuse_foreign_host
+from store.server.health import OPERATION_ROUTES
+from store.server.metrics import WorkerMetrics
+from store.server.openapi import openapi_config
+from store.server.puts import PutRoutes
+from store.server.read_pool import ReadPool
+from store.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse
+from store.server.responses import as_put_error, send_error
+
+REQUESTS_MAX: Final = 1_000
+"""Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""
+
+_log: Final = logging.getLogger("cellfeed.worker")
+
+
+class MethodNotAllowed(InvalidRequest):
+    """405: the path exists, with another method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class WorkerApp:
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop at the next line."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self.closing = False
+        self.metrics = WorkerMetrics()
+        self._reads = ReadPool()
+        self._in_flight = 0
+        puts = PutRoutes(datastore, self.metrics, lambda: self.closing)
+        base = f"/v1/{datastore.name}"
+        self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
+        self._litestar = Litestar(
+            [*READ_ROUTES, *OPERATION_ROUTES],
+            guards=list(READ_GUARDS),
+            response_class=NegotiatedResponse,
+            exception_handlers={CellfeedError: _answer_error, HTTPException: _answer_error, Exception: _answer_error},
+            openapi_config=openapi_config(),
+            state=State({"datastore": datastore, "reads": self._reads, "metrics": self.metrics}),
+            logging_config=None,
+        )
+
+    def close(self) -> None:
+        """Ends the read threads."""
+        self._reads.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._litestar(scope, receive, send)  # type: ignore[arg-type]
+            return
+        route, handler = self._puts.get(scope["path"], ("read", self._litestar)) if scope["method"] == "POST" else ("read", self._litestar)
+        status = 0
+
+        async def counted_send(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._in_flight += 1
+        try:
+            if self._in_flight > REQUESTS_MAX:
+                raise Overloaded(f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try again shortly")
+            refuse_foreign_host(scope)
+            await handler(scope, receive, counted_send)  # type: ignore[arg-type]
+        except PeerGone:
+            status = 499  # the number that nginx made usual for this; nobody is left to be sent one
+        except Exception as problem:
+            if not isinstance(problem, CellfeedError):
+                _log.exception("a %s request failed", route)
+            if status:
+                raise  # an answer has begun: only cutting the connection says that it is not whole
+            await send_error(counted_send, scope, as_put_error(problem))
+        finally:
+            self._in_flight -= 1
+            self.metrics.in_flight.set(self._in_flight)
+            self.metrics.answered(route, status)
+
+
+def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:
+    if isinstance(problem, PeerGone):
+        raise problem
+    error = _as_error(problem, request)
+    if error.code == CellfeedError.code:
+        _log.error("%s %s failed", request.method, request.scope["path"], exc_info=problem)
+    return NegotiatedResponse(error, status_code=error.http_status)
+
+
+def _as_error(problem: Exception, request: Request[Any, Any, Any]) -> CellfeedError:
+    if isinstance(problem, CellfeedError):
+        return problem
+    path = ascii(request.scope["path"])[:200]
+    if isinstance(problem, ValidationException):
+        reasons = [f"{item.get('key')}: {item.get('message')}" for item in problem.extra or () if isinstance(item, dict)]
+        return InvalidRequest(f"request {path}: {'; '.join(reasons) or problem.detail}")
+    if isinstance(problem, MethodNotAllowedException):
+        return MethodNotAllowed(f"{request.method} is not a method of {path}")
+    if isinstance(problem, NotFoundException):
+        return UnknownRoute(f"there is no path {path}; /schema lists those that are")
+    if isinstance(problem, HTTPException) and problem.status_code < 500:
+        return InvalidRequest(f"request {path}: {problem.detail}")
+    return CellfeedError(f"{type(problem).__name__} while the request was answered; the worker's log has the trace")

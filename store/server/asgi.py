@@ -1,0 +1,74 @@
+"""The few ASGI shapes that the worker uses, and reading a request body within its limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
+
+from store.errors import BodyTooLarge, InvalidRequest
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+_LOOPBACK_NAME: Final = re.compile(r"localhost|\[::1\]|127\.\d{1,3}\.\d{1,3}\.\d{1,3}", re.IGNORECASE)
+
+
+class PeerGone(Exception):
+    """The peer closed the connection, or was cut off, before its request was whole. There is nobody to answer."""
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """A request header, empty when it is not there; ``name`` in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return b""
+
+
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+    """The whole request body. Raises BodyTooLarge, before reading what the peer announces to be too much, and PeerGone."""
+    declared = header(scope, b"content-length")
+    if declared and (not declared.isdigit() or int(declared) > bytes_max):
+        raise BodyTooLarge(f"request body of {declared[:20].decode('latin-1')} bytes; at most {bytes_max} are allowed")
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body = bytes(message.get("body", b""))  # the usual case: a small request is one piece
+        if len(body) > bytes_max:
+            raise BodyTooLarge(f"request body has more than {bytes_max} bytes, which is the most allowed")
+        return body
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in _pieces(message, receive):
+        size += len(piece)
+        if size > bytes_max:
+            raise BodyTooLarge(f"request body has more than {bytes_max} bytes, which is the most allowed")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """The request body as it arrives. Raises PeerGone when it ends too early."""
+    async for piece in _pieces(await receive(), receive):
+        yield piece
+
+
+async def _pieces(message: MutableMapping[str, Any], receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        if message["type"] != "http.request":
+            raise PeerGone
+        yield message.get("body", b"")
+        if not message.get("more_body"):
+            return
+        message = await receive()
+
+
+def refuse_foreign_host(scope: Scope) -> None:
+    """Raises InvalidRequest when the Host header is not a loopback name: a web page that points its own name here must not read cells."""
+    host = header(scope, b"host").decode("latin-1")
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if host and not _LOOPBACK_NAME.fullmatch(name):
+        raise InvalidRequest(f"Host {ascii(host)[:80]} is not a loopback address; this worker answers on loopback only")

@@ -1,0 +1,188 @@
+"""The read routes: thin Litestar handlers over the datastore's own calls, which block and therefore run in the read pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast
+
+from litestar import Request, get, post
+from litestar.datastructures import State
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from litestar.response import Response
+from litestar.response.base import ASGIResponse
+
+from store.api import Location
+from store.cells import Cell
+from store.datastore import Datastore
+from store.errors import InvalidRequest, NotFound, UnknownDatastore
+from store.http_messages import (
+    JSON,
+    MSGPACK,
+    CellMessage,
+    CellsMessage,
+    GetCellsMessage,
+    GetLatestMessage,
+    GetRowsMessage,
+    HeadMessage,
+    HeadsMessage,
+    RowMessage,
+    RowsMessage,
+    ScanShardsMessage,
+    ShardCellsMessage,
+    ShardsCellsMessage,
+    cell_message,
+    shard_cells_message,
+)
+from store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, SCAN_CELLS_MAX
+from store.server.asgi import Receive, Scope, read_body
+from store.server.query import location_from, strict_query
+from store.server.read_pool import ReadPool
+from store.server.requests import Message, message_from
+from store.server.responses import encoded, media_type_of, wants_msgpack
+
+RowKey = Annotated[str, Parameter(description="A UUID as text.")]
+Column = Annotated[str, Parameter(description=f"A column name, 1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8.")]
+Ref = Annotated[int, Parameter(description="A signed 64-bit integer.")]
+From = Annotated[str, Parameter(description="The next added_id to read, or an RFC 3339 timestamp with a time zone.")]
+Limit = Annotated[int, Parameter(description=f"At most so many cells, 1 to {SCAN_CELLS_MAX}.")]
+Name = Annotated[str, Parameter(description="The datastore's name.")]
+Shard = Annotated[int, Parameter(description="A shard number, from 0.")]
+
+
+class ReadState(State):
+    """What the handlers share: set once by the app."""
+
+    datastore: Datastore
+    reads: ReadPool
+
+
+class NegotiatedResponse(Response[Any]):
+    """JSON, or MessagePack for a caller that accepts that alone."""
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **settings: Any) -> ASGIResponse:
+        if isinstance(self.content, bytes):  # the schema pages, which are bytes of their own type
+            return super().to_asgi_response(app, request, **settings)
+        msgpack = wants_msgpack(plain_scope(request))
+        self.content = encoded(self.content, msgpack=msgpack)
+        self.media_type = MSGPACK if msgpack else JSON
+        return super().to_asgi_response(app, request, **settings)
+
+
+def known_datastore(state: ReadState, name: str) -> Datastore:
+    """The worker's datastore, when that is the one asked for. Raises UnknownDatastore."""
+    if name != state.datastore.name:
+        raise UnknownDatastore(f"datastore {ascii(name)[:80]} is not served here; this worker serves {state.datastore.name!r}")
+    return state.datastore
+
+
+@get("/v1/{datastore:str}/cell", tags=["cells"], summary="One cell by its key", opt={"query": ("row_key", "column_name", "ref_key")})
+async def get_cell(state: ReadState, datastore: Name, row_key: RowKey, column_name: Column, ref_key: Ref) -> CellMessage:
+    """404 ``not_found`` when there is no such cell."""
+    call = known_datastore(state, datastore).get_cell
+    return _found(await state.reads.run(call, row_key, column_name, ref_key))
+
+
+@get("/v1/{datastore:str}/latest", tags=["cells"], summary="The cell with the highest ref key", opt={"query": ("row_key", "column_name")})
+async def get_latest(state: ReadState, datastore: Name, row_key: RowKey, column_name: Column) -> CellMessage:
+    """404 ``not_found`` when the row has no cell in this column."""
+    call = known_datastore(state, datastore).get_cell_latest
+    return _found(await state.reads.run(call, row_key, column_name))
+
+
+@get("/v1/{datastore:str}/row", tags=["cells"], summary="The latest cell of every column of a row", opt={"query": ("row_key",)})
+async def get_row(state: ReadState, datastore: Name, row_key: RowKey) -> RowMessage:
+    """``cells`` is empty when there is no such row."""
+    return _row(await state.reads.run(known_datastore(state, datastore).get_row, row_key))
+
+
+@post("/v1/{datastore:str}/cells/get", tags=["batches"], summary="Many cells by their keys", status_code=200, opt={"body": GetCellsMessage})
+async def get_cells(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> CellsMessage:
+    """One entry per key, in order; null where there is no such cell."""
+    store = known_datastore(state, datastore)
+    wanted = await _message(request, GetCellsMessage)
+    keys = [(key.row_key, key.column_name, key.ref_key) for key in wanted.keys]
+    return _cells(await state.reads.run(store.get_cells, keys))
+
+
+@post("/v1/{datastore:str}/cells/latest", tags=["batches"], summary="Many latest cells", status_code=200, opt={"body": GetLatestMessage})
+async def get_cells_latest(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> CellsMessage:
+    """One entry per key, in order; null where the row has no cell in this column."""
+    store = known_datastore(state, datastore)
+    wanted = await _message(request, GetLatestMessage)
+    return _cells(await state.reads.run(store.get_cells_latest, [(key.row_key, key.column_name) for key in wanted.keys]))
+
+
+@post("/v1/{datastore:str}/rows", tags=["batches"], summary="Many rows", status_code=200, opt={"body": GetRowsMessage})
+async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> RowsMessage:
+    """One row per row key, in order."""
+    store = known_datastore(state, datastore)
+    wanted = await _message(request, GetRowsMessage)
+    return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys))])
+
+
+@get("/v1/{datastore:str}/shards", tags=["logs"], summary="The head of every shard", opt={"query": ()})
+async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
+    """``heads[n]`` is shard n."""
+    store = known_datastore(state, datastore)
+    heads = await state.reads.run(store.heads)
+    return HeadsMessage(store.name, store.shards, [HeadMessage(*heads[shard]) for shard in range(store.shards)])
+
+
+@get("/v1/{datastore:str}/shards/{shard:int}/cells", tags=["logs"], summary="A piece of a shard's log", opt={"query": ("location", "limit")})
+async def scan_shard(state: ReadState, datastore: Name, shard: Shard, location: From = "0", limit: Limit = 1000) -> ShardCellsMessage:
+    """Cells in added_id order from ``location`` on, and the location to go on from."""
+    store = known_datastore(state, datastore)
+    return shard_cells_message(await state.reads.run(store.get_cells_for_shard, shard, location_from(location), limit))
+
+
+@post("/v1/{datastore:str}/shards/cells", tags=["logs"], summary="Pieces of many shards' logs", status_code=200, opt={"body": ScanShardsMessage})
+async def scan_shards(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> ShardsCellsMessage:
+    """One piece per shard asked for, in order."""
+    store = known_datastore(state, datastore)
+    wanted = await _message(request, ScanShardsMessage)
+    locations: dict[int, Location] = {item.shard: location_from(item.location) for item in wanted.locations}
+    if len(locations) != len(wanted.locations):
+        raise InvalidRequest("request asks for the same shard twice")
+    pieces = await state.reads.run(store.get_cells_for_shards, locations, wanted.limit)
+    return ShardsCellsMessage([shard_cells_message(piece) for piece in pieces.values()])
+
+
+READ_ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
+    get_cell,
+    get_latest,
+    get_row,
+    get_cells,
+    get_cells_latest,
+    get_rows,
+    get_heads,
+    scan_shard,
+    scan_shards,
+)
+READ_GUARDS: Final = [strict_query]
+
+
+def plain_scope(request: Request[Any, Any, Any]) -> Scope:
+    """The ASGI scope under Litestar's request."""
+    return cast("Scope", request.scope)
+
+
+async def _message(request: Request[Any, Any, Any], kind: type[Message]) -> Message:
+    scope = plain_scope(request)
+    media_type = media_type_of(scope)
+    receive = cast("Receive", request.receive)
+    return message_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, kind)
+
+
+def _found(cell: Cell | None) -> CellMessage:
+    if cell is None:
+        raise NotFound("there is no such cell")
+    return cell_message(cell)
+
+
+def _cells(cells: list[Cell | None]) -> CellsMessage:
+    return CellsMessage([cell_message(cell) if cell else None for cell in cells])
+
+
+def _row(row: Mapping[str, Cell]) -> RowMessage:
+    return RowMessage({column: cell_message(cell) for column, cell in row.items()})

@@ -68,6 +68,13 @@ def decode_body(stored: bytes) -> bytes:
     raise DataDamaged(f"a stored body names codec {stored[0]}, which this version does not know")
 
 
+def decoded_bytes_bound(stored: bytes) -> int:
+    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding."""
+    if stored[0] == CODEC_JSON_ZSTD:
+        return int(zstandard.frame_content_size(stored[1:19]))
+    return BODY_BYTES_MAX
+
+
 def _inflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj()
     # MessagePack of a body can exceed its JSON only by a few bytes per float (9 against "0.0"): three times is beyond any real body.

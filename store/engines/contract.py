@@ -15,6 +15,7 @@ Reading
     E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one consistent look.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is none).
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key.
+    E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
@@ -112,6 +113,10 @@ class Engine(Protocol):
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         """``(leader epoch, first added_id written under it)``, ascending."""
+        ...
+
+    def columns(self) -> list[str]:
+        """The names of all columns, in order of their UTF-8 bytes."""
         ...
 
     def change_token(self) -> int:

@@ -55,6 +55,7 @@ class SqliteEngine:
         except BaseException:
             self._file.close()
             raise
+        self._columns_seen: set[str] = set()
         # data_version counts the commits of other connections: this one only ever asks.
         self._watcher = connect(self._file.path)
         self._watcher_lock = threading.Lock()
@@ -76,9 +77,12 @@ class SqliteEngine:
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
         bodies = [encode_body(cell.body_json, self._codec) for cell in cells]
+        new_columns = {cell.column_name for cell in cells} - self._columns_seen
         with self._file.write() as connection:
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
+            connection.executemany("INSERT OR IGNORE INTO column_seen VALUES (?)", [(name,) for name in new_columns])
             failpoint("sqlite.put.before_commit")
+        self._columns_seen |= new_columns
         failpoint("sqlite.put.after_commit")
         return results
 
@@ -145,6 +149,10 @@ class SqliteEngine:
         sql = "SELECT leader_epoch, first_added_id FROM leader_epoch WHERE shard = ? ORDER BY leader_epoch"
         with self._file.read() as connection:
             return connection.execute(sql, (shard,)).fetchall()
+
+    def columns(self) -> list[str]:
+        with self._file.read() as connection:
+            return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
 
     def change_token(self) -> int:
         with self._watcher_lock:

@@ -24,6 +24,9 @@ CREATE TABLE IF NOT EXISTS shard_counter (
     last_created_at_us INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
+-- Every column name that any cell has: what the topics per column are made of, without reading the cells.
+CREATE TABLE IF NOT EXISTS column_seen (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS leader_epoch (
     shard          INTEGER NOT NULL,
     leader_epoch   INTEGER NOT NULL,

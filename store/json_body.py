@@ -12,7 +12,6 @@ exponent is an IEEE 754 double (RFC 8259 §6, RFC 7493 §2.2): its value survive
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -22,7 +21,8 @@ from store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX, JSON_INTEGER_MAX, JSON_
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder().decode
-_LONG_DIGITS: Final = re.compile(rb"\d{19}")
+_DIGITS_AS_ZEROS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_LONG_ZEROS: Final = b"0" * 19
 
 
 def canonical(body: object) -> bytes:
@@ -35,7 +35,7 @@ def canonical(body: object) -> bytes:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         _explain(body, error)
     # What JSON has no word for comes back as something else (NaN as null, a tuple as a list, a date as text): the comparison finds it.
-    if not same or (_LONG_DIGITS.search(text) and not _integers_fit(body)):
+    if not same or (_has_long_digits(text) and not _integers_fit(body)):
         _explain(body, None)
     return _within_limits(text)
 
@@ -55,15 +55,33 @@ def canonical_from_json(text: bytes) -> bytes:
     # that no key was dropped; with backslashes the slow reader looks at each key.
     if b"\\" in text or text.count(b'"') != result.count(b'"'):
         _explain_text(text, None)
-    if _LONG_DIGITS.search(result) and not _integers_fit(body):
+    if _has_long_digits(result) and not _integers_fit(body):
         _explain(body, None)
     return _within_limits(result)
+
+
+def canonical_of_decoded(body: object) -> bytes:
+    """Canonical JSON of what msgspec decoded from JSON text, whose keys the caller knows to be unique. Raises InvalidBody or BodyTooLarge."""
+    if not isinstance(body, dict):
+        raise InvalidBody(f"body is {_json_kind(body)}, not an object")
+    try:
+        text = _encode(body)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        _explain(body, error)
+    if _has_long_digits(text) and not _integers_fit(body):
+        _explain(body, None)
+    return _within_limits(text)
 
 
 def parse(text: bytes) -> dict[str, Any]:
     """The Python dict of canonical JSON."""
     body: dict[str, Any] = _decode(text)
     return body
+
+
+def _has_long_digits(text: bytes) -> bool:
+    # Fewer than 19 digits always fit 64 bits. Two passes of C code: six times faster than a regular expression, and on every body's way.
+    return _LONG_ZEROS in text.translate(_DIGITS_AS_ZEROS)
 
 
 def _within_limits(text: bytes) -> bytes:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from store.body_codec import DEFAULT_CODEC, decode_body, encode_body
+from store.body_codec import DEFAULT_CODEC, decode_body, encode_bodies
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple, conflict_error
 from store.engines.contract import Head, LocatedCell, StateTable
 from store.engines.sqlite_files import SqliteFile, connect
@@ -76,7 +76,7 @@ class SqliteEngine:
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        bodies = [encode_body(cell.body_json, self._codec) for cell in cells]
+        bodies = encode_bodies([cell.body_json for cell in cells], self._codec)
         new_columns = {cell.column_name for cell in cells} - self._columns_seen
         with self._file.write() as connection:
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, Protocol
 
 import uvicorn
 
@@ -27,12 +27,18 @@ _BACKLOG: Final = 512
 _log: Final = logging.getLogger("cellfeed.worker")
 
 
+class StopSignal(Protocol):
+    """A :class:`threading.Event`, or that of another kind of process."""
+
+    def is_set(self) -> bool: ...
+
+
 def run_worker(
     datastore: Datastore,
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    stop: threading.Event | None = None,
+    stop: StopSignal | None = None,
     on_started: Callable[[int], None] | None = None,
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are answered first. Does not close the datastore.
@@ -75,7 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: WorkerApp, stop: threading.Event, on_started: Callable[[], None]) -> None:
+    def __init__(self, app: WorkerApp, stop: StopSignal, on_started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

@@ -1,0 +1,185 @@
+"""Puts through HTTP to the embedded store, beside sqlite3 inserting the same rows.
+
+``put-http batch``: taxi bodies in calls of ``BATCH_CELLS`` cells from two callers, worker and client each in a process of its own, durable
+(synchronous=FULL) on both sides. Beside it: Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in
+transactions of the same size, in one process with nothing around it. Runs are interleaved; the figures are medians.
+``put-http single``: one cell a call, from 1 and from 64 callers.
+``worker CPU`` is what the worker process used, so that the figure can be read on a busy machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import psutil
+
+from benchmarks import Figure
+from store.client import Client
+from store.datastore import Datastore
+from store.server.worker import run_worker
+
+BATCH_CELLS = 1_000
+BATCH_CALLERS = 2
+"""One prepares the next call while the other's is being written."""
+CELLS = 38_598
+"""Six times the taxi trips of the data set, each time under other row keys."""
+RUNS = 5
+SINGLE_SECONDS = 3.0
+
+Put = tuple[UUID, str, int, dict[str, Any]]
+
+
+def figures() -> Iterator[Figure]:
+    """Measures; see the module."""
+    cells = taxi_cells(CELLS)
+    rates, beside, cpu_us = [], [], []
+    for _ in range(RUNS):
+        rate, cpu = _batch_run(cells)
+        rates.append(rate)
+        cpu_us.append(cpu)
+        beside.append(_sqlite_run(cells))
+    yield Figure("put-http batch", statistics.median(rates), "cells/s", "sqlite3, same rows and transactions", statistics.median(beside))
+    yield Figure("put-http batch worker CPU", statistics.median(cpu_us), "µs/cell")
+    for callers in (1, 64):
+        seconds, rate = _single_run(cells, callers)
+        ordered = sorted(seconds)
+        case = f"put-http single, {callers} caller{'s' if callers > 1 else ''}"
+        yield Figure(f"{case} p50", ordered[len(ordered) // 2] * 1e3, "ms")
+        yield Figure(f"{case} p99", ordered[len(ordered) * 99 // 100] * 1e3, "ms")
+        yield Figure(f"{case} rate", rate, "cells/s")
+
+
+def taxi_cells(count: int) -> list[Put]:
+    """Cells of the NYC taxi trips that the product ships, repeated under new row keys until there are ``count``."""
+    path = Path(__file__).parent.parent / "cellfeed" / "data" / "taxis.csv"
+    with path.open(newline="") as lines:
+        trips = [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
+    return [(uuid5(NAMESPACE_URL, f"taxi-{n}"), "BASE", 1, trips[n % len(trips)]) for n in range(count)]
+
+
+def _value(text: str) -> object:
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
+
+
+class _WorkerProcess:
+    """A worker on a fresh store, in a process of its own."""
+
+    def __enter__(self) -> _WorkerProcess:
+        self._directory = tempfile.TemporaryDirectory()
+        context = multiprocessing.get_context("spawn")
+        receiving, sending = context.Pipe(duplex=False)
+        self._stop = context.Event()
+        self._process = context.Process(target=_serve, args=(self._directory.name, self._stop, sending))
+        self._process.start()
+        self.url = f"http://127.0.0.1:{receiving.recv()}"
+        self._usage = psutil.Process(self._process.pid)
+        return self
+
+    def cpu_seconds(self) -> float:
+        times = self._usage.cpu_times()
+        return float(times.user + times.system)
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._process.join()
+        self._directory.cleanup()
+
+
+def _serve(directory: str, stop: Event, started: Connection) -> None:
+    with Datastore.open_embedded(Path(directory)) as datastore:
+        run_worker(datastore, stop=stop, on_started=started.send)
+
+
+def _batch_run(cells: Sequence[Put]) -> tuple[float, float]:
+    batches = [cells[start : start + BATCH_CELLS] for start in range(0, len(cells), BATCH_CELLS)]
+    with _WorkerProcess() as worker, Client(worker.url, "trips") as client:
+        client.put_cells(cells[:1])
+        cpu_before = worker.cpu_seconds()
+
+        def call(caller: int) -> None:
+            for batch in batches[caller::BATCH_CALLERS]:
+                for result in client.put_cells(batch):
+                    result.or_raise()
+
+        seconds = _in_threads(call, BATCH_CALLERS)
+        cpu = worker.cpu_seconds() - cpu_before
+    return len(cells) / seconds, cpu / len(cells) * 1e6
+
+
+def _sqlite_run(cells: Sequence[Put]) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        connection = sqlite3.connect(Path(directory) / "beside.sqlite3", isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(
+            "CREATE TABLE cell (added_id INTEGER PRIMARY KEY, row_key BLOB, column_name TEXT, ref_key INTEGER, body BLOB, "
+            "UNIQUE (row_key, column_name, ref_key))"
+        )
+        rows = [(None, key.bytes, column, ref, json.dumps(body)) for key, column, ref, body in cells]
+        started = time.perf_counter()
+        for start in range(0, len(rows), BATCH_CELLS):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?)", rows[start : start + BATCH_CELLS])
+            connection.execute("COMMIT")
+        seconds = time.perf_counter() - started
+        connection.close()
+    return len(cells) / seconds
+
+
+def _single_run(cells: Sequence[Put], callers: int) -> tuple[list[float], float]:
+    taken = iter(cells)
+    lock = threading.Lock()
+    latencies: list[float] = []
+    with _WorkerProcess() as worker, Client(worker.url, "trips") as client:
+        ends = time.perf_counter() + SINGLE_SECONDS
+
+        def call(_caller: int) -> None:
+            mine: list[float] = []
+            while (now := time.perf_counter()) < ends:
+                with lock:
+                    cell = next(taken, None)
+                if cell is None:
+                    break
+                client.put_cell(*cell)
+                mine.append(time.perf_counter() - now)
+            with lock:
+                latencies.extend(mine)
+
+        seconds = _in_threads(call, callers)
+    return latencies, len(latencies) / seconds
+
+
+def _in_threads(call: Callable[[int], None], count: int) -> float:
+    failures: list[BaseException] = []
+
+    def guarded(caller: int) -> None:
+        try:
+            call(caller)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(caller,)) for caller in range(count)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.perf_counter() - started

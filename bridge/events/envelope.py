@@ -40,7 +40,7 @@ class AvroFormat:
     name = "avro"
 
     def __init__(self, schema_id: int) -> None:
-        self._head = _WIRE_HEAD.pack(0, schema_id)
+        self._head = _WIRE_HEAD.pack(0, schema_id) + _UUID_LENGTH
         self._columns: dict[str, bytes] = {}
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
@@ -50,12 +50,11 @@ class AvroFormat:
         return b"".join(
             (
                 self._head,
-                VARINTS[added_id] if added_id < _SMALL else varint(added_id),
-                VARINTS[shard] if shard < _SMALL else varint(shard),
-                _UUID_LENGTH,
                 key,
                 column,
                 VARINTS[ref_key] if 0 <= ref_key < _SMALL else varint(ref_key),
+                VARINTS[added_id] if added_id < _SMALL else varint(added_id),
+                VARINTS[shard] if shard < _SMALL else varint(shard),
                 varint_of_moment(created_at_us),
                 VARINTS[length] if length < _SMALL else varint(length),
                 body_json,
@@ -113,11 +112,11 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
 
 
 def _decode_avro(value: bytes) -> DecodedEvent:
-    added_id, at = read_varint(value, _WIRE_HEAD.size)
-    shard, at = read_varint(value, at)
-    key, at = _read_bytes(value, at)
+    key, at = _read_bytes(value, _WIRE_HEAD.size)
     column, at = _read_bytes(value, at)
     ref_key, at = read_varint(value, at)
+    added_id, at = read_varint(value, at)
+    shard, at = read_varint(value, at)
     created_at_us, at = read_varint(value, at)
     body_json, at = _read_bytes(value, at)
     if at != len(value):

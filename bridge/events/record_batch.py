@@ -42,9 +42,7 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-def encode_record_batch(
-    event_format: EventFormat, shard: int, cells: Sequence[StoredCell], *, base_offset: int, next_offset: int, leader_epoch: int
-) -> bytes:
+def encode_record_batch(event_format: EventFormat, shard: int, cells: Sequence[StoredCell], *, base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
     """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending."""
     first_ms = cells[0].created_at_us // 1000 if cells else -1
     last_ms = first_ms

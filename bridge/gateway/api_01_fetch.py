@@ -1,0 +1,164 @@
+"""Fetch (key 1), versions 4–17.
+
+Long poll: answers when ``min_bytes`` are there, when a partition has an error, or after ``max_wait``. Batches may begin before the asked-for offset
+(blocks lie on fixed boundaries; clients skip). At the end of the log it waits; beyond it, or before its start, the partition's answer is
+OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. The session id in the answer is always 0 ("no session"), which every
+client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping them. From version
+13 on topics are named by id.
+
+The response is written by hand: record bytes never pass through the schema library.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.blocks import Batch
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S
+from bridge.gateway.protocol import RequestHead, frame_parts
+from bridge.gateway.topics import Topic
+
+KEY: Final = 1
+VERSIONS: Final = (4, 17)
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_FIRST_FLEXIBLE: Final = 12
+
+
+class _Wanted(NamedTuple):
+    topic: Topic | None
+    partition: int
+    offset: int
+    current_leader_epoch: int
+    bytes_max: int
+
+
+class _Answer(NamedTuple):
+    error: ErrorCode
+    watermark: int
+    log_start: int
+    batches: Sequence[Batch]
+
+
+async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
+    del peer
+    topics = [await _named(context, topic, head.version) for topic in request.topics]
+    deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
+    shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
+    while True:
+        seen = {shard: context.heads[shard].watermark for shard in shards}
+        answers, found_bytes, failed = await _read(context, request, topics)
+        remaining_s = deadline_s - monotonic()
+        if found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards:
+            return _response(head, request, topics, answers)
+        await context.heads.wait_for_more(seen, remaining_s)
+
+
+async def _named(context: GatewayContext, topic: Any, version: int) -> Topic | None:
+    if version >= _FIRST_WITH_TOPIC_IDS:
+        return await context.identified(topic.topic_id)
+    return await context.topic(topic.topic)
+
+
+def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:
+    return [
+        _Wanted(topic, each.partition, each.fetch_offset, each.current_leader_epoch, each.partition_max_bytes)
+        for topic, asked in zip(topics, request.topics, strict=True)
+        for each in asked.partitions
+    ]
+
+
+async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None]) -> tuple[list[_Answer], int, bool]:
+    answers: list[_Answer] = []
+    left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+    found_bytes, failed = 0, False
+    for wanted in _wanted(request, topics):
+        error = _error(context, wanted)
+        if error is not ErrorCode.none or wanted.topic is None:
+            answers.append(_Answer(error, -1, -1, ()))
+            failed = True
+            continue
+        head = context.heads[wanted.partition]
+        batches: Sequence[Batch] = ()
+        if wanted.offset < head.watermark and (left > 0 or not found_bytes):
+            bytes_max = max(min(wanted.bytes_max, left), 1)
+            batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max)
+        size = sum(len(batch.data) for batch in batches)
+        found_bytes += size
+        left -= size
+        answers.append(_Answer(ErrorCode.none, head.watermark, head.log_start, batches))
+    return answers, found_bytes, failed
+
+
+def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
+    error = context.partition_error(wanted.topic, wanted.partition)
+    if error is ErrorCode.none:
+        error = context.epoch_error(wanted.partition, wanted.current_leader_epoch)
+    if error is ErrorCode.none:
+        head = context.heads[wanted.partition]
+        if not head.log_start <= wanted.offset <= head.watermark:
+            return ErrorCode.offset_out_of_range
+    return error
+
+
+def _response(head: RequestHead, request: Any, topics: Sequence[Topic | None], answers: Sequence[_Answer]) -> list[bytes]:
+    flexible = head.version >= _FIRST_FLEXIBLE
+    parts: list[bytes] = [struct.pack(">i", 0)]
+    if head.version >= 7:
+        parts.append(struct.pack(">hi", 0, 0))
+    parts.append(_count(len(request.topics), flexible))
+    remaining = iter(answers)
+    for asked, topic in zip(request.topics, topics, strict=True):
+        parts.append(_topic_name(asked, head.version, topic))
+        parts.append(_count(len(asked.partitions), flexible))
+        for each in asked.partitions:
+            parts += _partition(each.partition, next(remaining), head.version)
+        if flexible:
+            parts.append(b"\x00")
+    if flexible:
+        parts.append(b"\x00")
+    return frame_parts(head, parts)
+
+
+def _topic_name(asked: Any, version: int, topic: Topic | None) -> bytes:
+    if version >= _FIRST_WITH_TOPIC_IDS:
+        topic_id = topic.topic_id if topic else asked.topic_id
+        return bytes(topic_id.bytes) if topic_id else b"\x00" * 16
+    name: bytes = asked.topic.encode()
+    return _uvarint(len(name) + 1) + name if version >= _FIRST_FLEXIBLE else struct.pack(">h", len(name)) + name
+
+
+def _partition(partition: int, answer: _Answer, version: int) -> list[bytes]:
+    flexible = version >= _FIRST_FLEXIBLE
+    error = answer.error
+    if error is ErrorCode.unknown_topic_or_partition and version >= _FIRST_WITH_TOPIC_IDS:
+        error = ErrorCode.unknown_topic_id
+    # The last stable offset is the watermark: there are no transactions in the log, so both isolation levels read the same.
+    out = struct.pack(">ihqq", partition, error, answer.watermark, answer.watermark)
+    if version >= 5:
+        out += struct.pack(">q", answer.log_start)
+    out += _count(0, flexible)
+    if version >= 11:
+        out += struct.pack(">i", -1)
+    records = [batch.data for batch in answer.batches]
+    size = sum(map(len, records))
+    out += _uvarint(size + 1) if flexible else struct.pack(">i", size)
+    return [out, *records, b"\x00"] if flexible else [out, *records]
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return _uvarint(count + 1) if flexible else struct.pack(">i", count)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

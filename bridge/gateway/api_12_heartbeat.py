@@ -1,0 +1,22 @@
+"""Heartbeat (key 12), versions 0–4: keeps a member's session; REBALANCE_IN_PROGRESS tells it to join again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.protocol import RequestHead
+
+KEY: Final = 12
+VERSIONS: Final = (0, 4)
+
+
+async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+    del head, peer
+    group = context.groups.get(request.group_id)
+    if group is None:
+        return {"throttle_time": 0, "error_code": ErrorCode.unknown_member_id}
+    error = context.groups.heartbeat(group, request.member_id, getattr(request, "group_instance_id", None), request.generation_id)
+    return {"throttle_time": 0, "error_code": error}

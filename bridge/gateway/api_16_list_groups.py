@@ -1,0 +1,34 @@
+"""ListGroups (key 16), versions 0–5: groups with members and groups that only have offsets, filtered by state (version 4) and type (version 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.protocol import RequestHead
+
+KEY: Final = 16
+VERSIONS: Final = (0, 5)
+
+
+async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+    del head, peer
+    groups = {
+        group_id: {"group_id": group_id, "protocol_type": "", "group_state": "Empty", "group_type": "classic"}
+        for group_id in await context.in_thread(context.offsets.groups)
+    }
+    for group in context.groups.all():
+        groups[group.group_id] = {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state.value,
+            "group_type": "classic",
+        }
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    listed = [
+        group for _, group in sorted(groups.items()) if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
+    ]
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": listed}

@@ -1,0 +1,66 @@
+"""DescribeConfigs (key 32), versions 1–4: what is true of a topic here, in Kafka's own names; and the broker's advertised address.
+
+A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.limits import FRAME_BYTES_MAX
+from bridge.gateway.protocol import RequestHead
+
+KEY: Final = 32
+VERSIONS: Final = (1, 4)
+_TOPIC, _BROKER = 2, 4
+_STATIC_BROKER_CONFIG: Final = 4
+_STRING, _LONG, _LIST = 2, 5, 7
+_TOPIC_CONFIGS: Final = {
+    "cleanup.policy": ("delete", _LIST),
+    "compression.type": ("producer", _STRING),
+    "message.timestamp.type": ("CreateTime", _STRING),
+    "retention.bytes": ("-1", _LONG),
+    "retention.ms": ("-1", _LONG),
+}
+
+
+async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+    del head, peer
+    return {"throttle_time": 0, "results": [await _result(context, resource) for resource in request.resources]}
+
+
+async def _result(context: GatewayContext, resource: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+    if resource.resource_type == _TOPIC:
+        if await context.topic(resource.resource_name) is None:
+            return {**answer, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"no topic {resource.resource_name}"}
+        configs = _TOPIC_CONFIGS
+    elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.node_id)):
+        address = f"PLAINTEXT://{context.advertised_host}:{context.advertised_port}"
+        configs = {"advertised.listeners": (address, _STRING), "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG)}
+    else:
+        return {**answer, "error_code": ErrorCode.invalid_request, "error_message": f"no resource of type {resource.resource_type} {resource.resource_name!r}"}
+    keys = resource.configuration_keys
+    return {**answer, "configs": [_config(name, value, kind) for name, (value, kind) in configs.items() if keys is None or name in keys]}
+
+
+def _config(name: str, value: str, kind: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": _STATIC_BROKER_CONFIG,
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": kind,
+        "documentation": None,
+    }

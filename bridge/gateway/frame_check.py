@@ -1,0 +1,174 @@
+"""A look at the shape of a request before anything is allocated for it.
+
+kio reserves room for as many array elements as a frame claims, so four hostile bytes could end the process. The walk here goes through the same schema
+(kio's dataclasses), counts the bytes of every field against those that are there, and lets only frames through whose every length and count is true.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final
+
+from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
+
+_FIXED: Final = {
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+Walk = Callable[[bytes, int], int]
+"""Position of a field to the position behind it; raises MalformedFrame."""
+
+
+class MalformedFrame(Exception):
+    """A frame that is not what its head says. Costs its sender the connection."""
+
+
+def check_frame(entity_type: type[Any], frame: bytes, position: int) -> None:
+    """Raises MalformedFrame unless ``frame`` from ``position`` to its end is exactly one ``entity_type``."""
+    end = entity_walk(entity_type)(frame, position)
+    if end != len(frame):
+        raise MalformedFrame(f"{len(frame) - end} bytes behind the end of a {entity_type.__name__}")
+
+
+def entity_walk(entity_type: type[Any]) -> Walk:
+    """The walk over one kio entity, made once."""
+    if entity_type not in _walks:
+        _walks[entity_type] = _make_entity_walk(entity_type)
+    return _walks[entity_type]
+
+
+_walks: dict[type[Any], Walk] = {}
+
+
+def _make_entity_walk(entity_type: type[Any]) -> Walk:
+    flexible = bool(entity_type.__flexible__)
+    plain, tagged = [], {}
+    for field in fields(entity_type):
+        tag = get_field_tag(field)
+        if tag is None:
+            plain.append(_field_walk(field, flexible))
+        else:
+            tagged[int(tag)] = _field_walk(field, flexible, tagged=True)
+
+    def walk(frame: bytes, position: int) -> int:
+        for step in plain:
+            position = step(frame, position)
+        return _walk_tags(frame, position, tagged) if flexible else position
+
+    return walk
+
+
+def _field_walk(field: Any, flexible: bool, *, tagged: bool = False) -> Walk:
+    kind = classify_field(field)
+    if isinstance(kind, EntityTupleField):
+        return _array_walk(entity_walk(kind.type_), flexible)
+    if isinstance(kind, EntityField):
+        return _nullable_walk(entity_walk(kind.type_)) if is_optional(field) and not tagged else entity_walk(kind.type_)
+    primitive = _primitive_walk(get_schema_field_type(field), flexible)
+    return _array_walk(primitive, flexible) if kind.is_array else primitive
+
+
+def _primitive_walk(kafka_type: str, flexible: bool) -> Walk:
+    if kafka_type in _FIXED:
+        size = _FIXED[kafka_type]
+        return lambda frame, position: _within(frame, position, size)
+    if flexible:
+        return _walk_compact_bytes
+    return _walk_string if kafka_type == "string" else _walk_bytes
+
+
+def _array_walk(element: Walk, flexible: bool) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        if flexible:
+            count, position = read_uvarint(frame, position)
+            count -= 1
+        else:
+            [count] = _INT32.unpack(frame[position : (after := _within(frame, position, 4))])
+            position = after
+        # Every element has at least one byte.
+        if not -1 <= count <= len(frame) - position:
+            raise MalformedFrame(f"an array claims {count} elements in {len(frame) - position} bytes")
+        for _ in range(count):
+            position = element(frame, position)
+        return position
+
+    return walk
+
+
+def _nullable_walk(entity: Walk) -> Walk:
+    def walk(frame: bytes, position: int) -> int:
+        after = _within(frame, position, 1)
+        return after if frame[position] == 0xFF else entity(frame, after)
+
+    return walk
+
+
+def _walk_tags(frame: bytes, position: int, known: dict[int, Walk]) -> int:
+    count, position = read_uvarint(frame, position)
+    if count > len(frame) - position:
+        raise MalformedFrame(f"{count} tagged fields in {len(frame) - position} bytes")
+    for _ in range(count):
+        tag, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        end = _within(frame, position, size)
+        if tag not in known:
+            raise MalformedFrame(f"tagged field {tag} is not known in this version")
+        if known[tag](frame, position) != end:
+            raise MalformedFrame(f"tagged field {tag} is not of its own size")
+        position = end
+    return position
+
+
+def _walk_string(frame: bytes, position: int) -> int:
+    after = _within(frame, position, 2)
+    [size] = _INT16.unpack(frame[position:after])
+    return after if size == -1 else _within(frame, after, size)
+
+
+def _walk_bytes(frame: bytes, position: int) -> int:
+    after = _within(frame, position, 4)
+    [size] = _INT32.unpack(frame[position:after])
+    return after if size == -1 else _within(frame, after, size)
+
+
+def _walk_compact_bytes(frame: bytes, position: int) -> int:
+    size, position = read_uvarint(frame, position)
+    return position if size == 0 else _within(frame, position, size - 1)
+
+
+def read_uvarint(frame: bytes, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits and the position behind it."""
+    value = shift = 0
+    while True:
+        if position >= len(frame) or shift > 28:
+            raise MalformedFrame("a variable-length number is cut or too long")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _within(frame: bytes, position: int, size: int) -> int:
+    if size < 0 or position + size > len(frame):
+        raise MalformedFrame(f"a field of {size} bytes at byte {position} of {len(frame)}")
+    return position + size

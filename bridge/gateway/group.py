@@ -1,0 +1,370 @@
+"""One consumer group of the classic protocol as a state machine: Empty → PreparingRebalance → CompletingRebalance → Stable.
+
+Pure: time comes in as ``now`` (seconds, any monotonic clock), answers go out through the ``reply`` functions given with Join and Sync, which may be
+called at once or later. Whoever drives it calls :meth:`Group.tick` at :meth:`Group.next_deadline`. The rules are those of Apache Kafka's classic
+coordinator (KIP-62, KIP-345, KIP-394).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.limits import GROUP_MEMBERS_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
+
+Reply = Callable[[Mapping[str, Any]], None]
+"""Takes the fields of the response."""
+
+_EMPTY_CONSUMER_ASSIGNMENT: Final = b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"
+"""ConsumerProtocolAssignment version 0 without partitions: some clients cannot read no bytes at all."""
+
+
+class State(enum.StrEnum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class JoinRequest(NamedTuple):
+    """What a member says when it joins. Time-outs in seconds."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_s: float
+    rebalance_timeout_s: float
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    version: int
+
+
+@dataclass
+class Member:
+    """A member; ``parked_join`` and ``parked_sync`` are requests of its that wait for an answer."""
+
+    member_id: str
+    request: JoinRequest
+    deadline_s: float
+    assignment: bytes = b""
+    parked_join: Reply | None = None
+    parked_sync: Reply | None = None
+
+    @property
+    def parked(self) -> bool:
+        return self.parked_join is not None or self.parked_sync is not None
+
+    def metadata(self, protocol: str) -> bytes:
+        return dict(self.request.protocols).get(protocol, b"")
+
+
+@dataclass
+class Group:
+    """See the module. ``initial_delay_s`` is how long a new group waits for more members before its first generation."""
+
+    group_id: str
+    initial_delay_s: float = 3.0
+    state: State = State.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Member ids given out by MEMBER_ID_REQUIRED, until they are used or their deadline passes."""
+    _rebalance_deadline_s: float = 0.0
+    _delay_until_s: float = 0.0
+
+    # --- requests --------------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, reply: Reply, now: float) -> None:
+        """Answers at once with an error or the current generation, or when the rebalance completes."""
+        member_id = request.member_id
+        if error := self._join_error(request):
+            return reply(_join_refused(error, member_id))
+        if not member_id:
+            static = self._static(request.instance_id)
+            if static is not None:
+                return self._replace_static(static, request, reply, now)
+            member_id = f"{request.instance_id or request.client_id or 'member'}-{uuid4()}"
+            if request.instance_id is None and request.version >= 4:
+                self.pending[member_id] = now + request.session_timeout_s
+                return reply(_join_refused(ErrorCode.member_id_required, member_id))
+        elif member_id in self.pending:
+            del self.pending[member_id]
+        elif error := self._identity_error(member_id, request.instance_id):
+            return reply(_join_refused(error, member_id))
+        member = self.members.get(member_id)
+        if member is None:
+            self.members[member_id] = Member(member_id, request, now + request.session_timeout_s, parked_join=reply)
+            self.protocol_type = request.protocol_type
+            return self._prepare(now)
+        unchanged = member.request.protocols == request.protocols
+        if unchanged and (self.state is State.COMPLETING or (self.state is State.STABLE and member_id != self.leader)):
+            member.deadline_s = now + request.session_timeout_s
+            return reply(self._joined(member))
+        member.request = request
+        self._park_join(member, reply)
+        return self._prepare(now)
+
+    def sync(self, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes], reply: Reply, now: float) -> None:
+        """Answers when the leader has sent the assignment."""
+        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        if error is None and self.state is State.PREPARING:
+            error = ErrorCode.rebalance_in_progress
+        if error is not None:
+            return reply({"error_code": error, "assignment": b""})
+        member = self.members[member_id]
+        member.deadline_s = now + member.request.session_timeout_s
+        if self.state is State.STABLE:
+            return reply(self._synced(member))
+        if member.parked_sync is not None:
+            member.parked_sync({"error_code": ErrorCode.rebalance_in_progress, "assignment": b""})
+        member.parked_sync = reply
+        if member_id == self.leader:
+            for each in self.members.values():
+                each.assignment = assignments.get(each.member_id, b"")
+            self.state = State.STABLE
+            for each in self.members.values():
+                if each.parked_sync is not None:
+                    answer, each.parked_sync = each.parked_sync, None
+                    each.deadline_s = now + each.request.session_timeout_s
+                    answer(self._synced(each))
+        return None
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+        """The error code to answer."""
+        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        if error is not None:
+            return error
+        member = self.members[member_id]
+        member.deadline_s = now + member.request.session_timeout_s
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING else ErrorCode.none
+
+    def leave(self, member_id: str, instance_id: str | None, now: float) -> ErrorCode:
+        """The error code for this member; ``member_id`` may be empty when the instance id is given."""
+        if not member_id and instance_id is not None:
+            static = self._static(instance_id)
+            if static is None:
+                return ErrorCode.unknown_member_id
+            member_id = static.member_id
+        if self.pending.pop(member_id, None) is not None:
+            return ErrorCode.none
+        if error := self._identity_error(member_id, instance_id):
+            return error
+        self._remove([member_id], now)
+        return ErrorCode.none
+
+    def commit_error(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode | None:
+        """Why an offset commit is refused; None when it is allowed. A generation below zero is an admin's or a consumer's without group management."""
+        if generation < 0 and not member_id:
+            return None if self.state is State.EMPTY else ErrorCode.unknown_member_id
+        error = self._identity_error(member_id, instance_id) or self._generation_error(generation)
+        if error is None and self.state is State.COMPLETING:
+            error = ErrorCode.rebalance_in_progress
+        if error is None:
+            self.members[member_id].deadline_s = now + self.members[member_id].request.session_timeout_s
+        return error
+
+    # --- time ------------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` must be called next, if nothing else happens; None when nothing is waiting."""
+        deadlines = [member.deadline_s for member in self.members.values() if not member.parked]
+        deadlines += self.pending.values()
+        if self.state is State.PREPARING:
+            deadlines.append(self._delay_until_s if self._all_joined() else self._rebalance_deadline_s)
+        elif self.state is State.COMPLETING:
+            deadlines.append(self._rebalance_deadline_s)
+        return min(deadlines, default=None)
+
+    def tick(self, now: float) -> None:
+        """Carries out what is due: members whose session ended, rebalances whose time is up."""
+        self.pending = {member_id: deadline for member_id, deadline in self.pending.items() if deadline > now}
+        gone = [member.member_id for member in self.members.values() if not member.parked and member.deadline_s <= now]
+        if self.state is State.COMPLETING and self._rebalance_deadline_s <= now:
+            # The leader, or others, never synced: they are out, the rest joins again.
+            gone += [member.member_id for member in self.members.values() if member.parked_sync is None and member.member_id not in gone]
+        if gone:
+            self._remove(gone, now)
+        if self.state is State.PREPARING:
+            self._try_complete(now)
+
+    @property
+    def dead(self) -> bool:
+        """Nothing is left but what is stored elsewhere (its offsets)."""
+        return not self.members and not self.pending
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _join_error(self, request: JoinRequest) -> ErrorCode | None:
+        if not SESSION_TIMEOUT_MIN_S <= request.session_timeout_s <= SESSION_TIMEOUT_MAX_S:
+            return ErrorCode.invalid_session_timeout
+        if len(self.members) + len(self.pending) >= GROUP_MEMBERS_MAX and not request.member_id:
+            return ErrorCode.group_max_size_reached
+        others = [member for member in self.members.values() if member.member_id != request.member_id]
+        if not request.protocols or not request.protocol_type:
+            return ErrorCode.inconsistent_group_protocol
+        if others and request.protocol_type != self.protocol_type:
+            return ErrorCode.inconsistent_group_protocol
+        if others and not _common(others) & {name for name, _ in request.protocols}:
+            return ErrorCode.inconsistent_group_protocol
+        return None
+
+    def _identity_error(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
+        if instance_id is not None:
+            static = self._static(instance_id)
+            if static is None:
+                return ErrorCode.unknown_member_id
+            if static.member_id != member_id:
+                return ErrorCode.fenced_instance_id
+        return None if member_id in self.members else ErrorCode.unknown_member_id
+
+    def _generation_error(self, generation: int) -> ErrorCode | None:
+        return None if generation == self.generation else ErrorCode.illegal_generation
+
+    def _static(self, instance_id: str | None) -> Member | None:
+        if instance_id is None:
+            return None
+        return next((member for member in self.members.values() if member.request.instance_id == instance_id), None)
+
+    def _replace_static(self, old: Member, request: JoinRequest, reply: Reply, now: float) -> None:
+        """A static member that restarted: a new member id for the same place. Its old requests are fenced."""
+        for parked in (old.parked_join, old.parked_sync):
+            if parked is not None:
+                parked({**_join_refused(ErrorCode.fenced_instance_id, old.member_id), "assignment": b""})
+        del self.members[old.member_id]
+        new = Member(f"{request.instance_id}-{uuid4()}", request, now + request.session_timeout_s, assignment=old.assignment)
+        self.members[new.member_id] = new
+        was_leader = self.leader == old.member_id
+        if was_leader:
+            self.leader = new.member_id
+        if self.state is State.STABLE and old.request.protocols == request.protocols:
+            # No rebalance: the place and its assignment are kept. Clients below version 9 would, as leader, assign anew: they are not told that they lead.
+            answer = {**self._joined(new), "skip_assignment": was_leader}
+            if was_leader and request.version < 9:
+                answer = {**answer, "leader": old.member_id, "members": []}
+            return reply(answer)
+        new.parked_join = reply
+        return self._prepare(now)
+
+    def _park_join(self, member: Member, reply: Reply) -> None:
+        if member.parked_join is not None:
+            member.parked_join(_join_refused(ErrorCode.rebalance_in_progress, member.member_id))
+        member.parked_join = reply
+
+    def _prepare(self, now: float) -> None:
+        if self.state is not State.PREPARING:
+            first = self.state is State.EMPTY
+            for member in self.members.values():
+                if member.parked_sync is not None:
+                    answer, member.parked_sync = member.parked_sync, None
+                    member.deadline_s = now + member.request.session_timeout_s
+                    answer({"error_code": ErrorCode.rebalance_in_progress, "assignment": b""})
+            self.state = State.PREPARING
+            self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+            self._delay_until_s = now + self.initial_delay_s if first else now
+        elif self._delay_until_s > now:
+            # Still waiting for the first members: each one that comes extends the wait, up to the rebalance time-out.
+            self._delay_until_s = min(now + self.initial_delay_s, self._rebalance_deadline_s)
+        self._try_complete(now)
+
+    def _all_joined(self) -> bool:
+        return not self.pending and all(member.parked_join is not None for member in self.members.values())
+
+    def _try_complete(self, now: float) -> None:
+        if now >= self._rebalance_deadline_s or (self._all_joined() and now >= self._delay_until_s):
+            self._complete(now)
+
+    def _complete(self, now: float) -> None:
+        joined = [member for member in self.members.values() if member.parked_join is not None]
+        self.members = {m.member_id: m for m in self.members.values() if m.parked_join is not None or m.request.instance_id is not None}
+        if self.members and not joined:
+            # Only static members, and none of them came back yet: their places are kept for another round.
+            self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+            return
+        self.generation += 1
+        if not self.members:
+            self.state, self.leader, self.protocol = State.EMPTY, "", ""
+            return
+        self.state = State.COMPLETING
+        self.protocol = self._vote()
+        if self.leader not in {member.member_id for member in joined}:
+            self.leader = joined[0].member_id
+        self._rebalance_deadline_s = now + max(member.request.rebalance_timeout_s for member in self.members.values())
+        for member in joined:
+            answer, member.parked_join = member.parked_join, None
+            member.assignment = b""
+            member.deadline_s = now + member.request.session_timeout_s
+            if answer is not None:
+                answer(self._joined(member))
+
+    def _vote(self) -> str:
+        """The protocol that most members like best among those that all support."""
+        common = _common(self.members.values())
+        votes = [next(name for name, _ in member.request.protocols if name in common) for member in self.members.values()]
+        return max(sorted(common), key=votes.count)
+
+    def _remove(self, member_ids: Iterable[str], now: float) -> None:
+        for member_id in member_ids:
+            member = self.members.pop(member_id)
+            for parked in (member.parked_join, member.parked_sync):
+                if parked is not None:
+                    parked({**_join_refused(ErrorCode.unknown_member_id, member_id), "assignment": b""})
+        if not self.members:
+            if self.state is not State.EMPTY:
+                self.generation += 1
+            self.state, self.leader, self.protocol = State.EMPTY, "", ""
+        elif self.state is State.PREPARING:
+            self._try_complete(now)
+        else:
+            self._prepare(now)
+
+    def _joined(self, member: Member) -> Mapping[str, Any]:
+        leads = member.member_id == self.leader
+        return {
+            "error_code": ErrorCode.none,
+            "generation_id": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "leader": self.leader,
+            "member_id": member.member_id,
+            "members": self._metadata_of_all() if leads else [],
+        }
+
+    def _metadata_of_all(self) -> Sequence[Mapping[str, Any]]:
+        return [
+            {"member_id": each.member_id, "group_instance_id": each.request.instance_id, "metadata": each.metadata(self.protocol)}
+            for each in self.members.values()
+        ]
+
+    def _synced(self, member: Member) -> Mapping[str, Any]:
+        empty = _EMPTY_CONSUMER_ASSIGNMENT if self.protocol_type == "consumer" else b""
+        return {
+            "error_code": ErrorCode.none,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment or empty,
+        }
+
+
+def _common(members: Iterable[Member]) -> set[str]:
+    return set.intersection(*({name for name, _ in member.request.protocols} for member in members))
+
+
+def _join_refused(error: ErrorCode, member_id: str) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "generation_id": -1,
+        "protocol_type": None,
+        "protocol_name": None,
+        "leader": "",
+        "member_id": member_id,
+        "members": [],
+    }

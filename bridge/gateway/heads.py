@@ -1,0 +1,82 @@
+"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches that wait for them to move.
+
+A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+
+from store.engines.contract import Engine, Head
+
+
+class LogHeads:
+    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9)."""
+
+    def __init__(self, engine: Engine, executor: Executor) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._heads: dict[int, Head] = {}
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
+        self._reading: asyncio.Future[dict[int, Head]] | None = None
+        self._again = False
+
+    def __getitem__(self, shard: int) -> Head:
+        return self._heads[shard]
+
+    async def refresh(self) -> None:
+        """Reads the counters. What was committed before this call is seen when it returns."""
+        # A read that is under way may have looked before the caller's commit: only one that begins from here on counts.
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        if self._reading is None or self._reading.done():
+            loop = asyncio.get_running_loop()
+            self._reading = loop.run_in_executor(self._executor, self._engine.heads)
+        self._take(await asyncio.shield(self._reading))
+
+    def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
+        """Reads the counters in the background; calls while one is waiting to begin are one."""
+        if self._again:
+            return
+        self._again = True
+
+        async def run() -> None:
+            self._again = False
+            try:
+                await self.refresh()
+            except Exception as error:
+                on_error(error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
+        """Returns when the watermark of one of the shards differs from the one that was seen, or after ``timeout_s``."""
+        if any(self._heads[shard].watermark != watermark for shard, watermark in seen.items()):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for shard in seen:
+            self._waiting[shard].add(future)
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            for shard in seen:
+                self._waiting[shard].discard(future)
+
+    def _take(self, heads: dict[int, Head]) -> None:
+        for shard, head in heads.items():
+            known = self._heads.get(shard)
+            if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:
+                if known is not None and head.watermark < known.watermark:
+                    continue
+                self._heads[shard] = head
+                for future in self._waiting[shard]:
+                    if not future.done():
+                        future.set_result(None)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Background reads under way: the event loop keeps only weak references to its tasks."""

@@ -1,0 +1,51 @@
+"""The gateway's limits: what one peer can make it hold, wait for or send."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONNECTIONS_MAX: Final = 4_000
+"""Open connections. A client opens one to three; past the limit a new one is closed at once, those there go on."""
+
+FRAME_BYTES_MAX: Final = 4 << 20
+"""One request. Fetches of thousands of partitions and refused Produce requests fit; more costs the peer its connection."""
+
+FRAME_TIMEOUT_S: Final = 30.0
+"""From a frame's first byte to its last: a peer that stops half-way is let go."""
+
+IDLE_TIMEOUT_S: Final = 600.0
+"""A connection without any request; Kafka's own ``connections.max.idle.ms`` is ten minutes."""
+
+SEND_TIMEOUT_S: Final = 60.0
+"""How long a peer may leave an answer unread while the socket's buffers are full."""
+
+FETCH_WAIT_MAX_S: Final = 60.0
+"""Longest long poll, whatever the request says."""
+
+FETCH_BYTES_MAX: Final = 32 << 20
+"""Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a consumer never stands still."""
+
+BLOCK_CELLS: Final = 500
+"""Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records that it skips."""
+
+BLOCKS_BYTES_MAX: Final = 256 << 20
+"""Memory for kept blocks; the least recently used go first."""
+
+POLL_INTERVAL_S: Final = 0.1
+"""How often the counters are looked at when no wake-up comes: the cost of a lost one."""
+
+GROUP_MEMBERS_MAX: Final = 1_000
+"""Members of one consumer group."""
+
+GROUPS_MAX: Final = 10_000
+"""Groups with members at one time; more are refused until some end."""
+
+GROUP_METADATA_BYTES_MAX: Final = 64 << 10
+"""Subscription or assignment of one member. Kept in memory for as long as it is a member."""
+
+OFFSET_METADATA_BYTES_MAX: Final = 4_096
+"""Text kept with a committed offset; Kafka's ``offset.metadata.max.bytes``."""
+
+SESSION_TIMEOUT_MIN_S: Final = 0.5
+SESSION_TIMEOUT_MAX_S: Final = 1_800.0
+"""Session time-outs that members may ask for; Kafka's own upper limit is 30 minutes."""

@@ -1,56 +1,175 @@
-"""The schemas of a datastore's topics, as a schema registry tells them. Read only: schemas come with the program, nobody registers any.
+"""The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed writes, cellfeed defines.
 
-Ids are stable across restarts, processes and machines: an id is the first 31 bits of the SHA-256 of the schema's text, so the same schema has the same id
-everywhere, and an id never comes to mean another schema.
+Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy), and all of them share the versions of the
+cell envelope. Keys are plain text and have no subject.
+
+**Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys sorted, no spaces, every ``doc`` left out), as a
+big-endian integer without its sign bit. So every process, machine and restart gives a schema the same id without asking anybody, two schemas
+that read bytes differently have different ids, and a better explanation of a field changes nothing. A version, once released, stays in
+``ENVELOPE_VERSIONS`` for ever, because records with its id lie in other people's topics; a test freezes the ids.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
 
 import schemas
+from store.errors import CellfeedError
+
+ENVELOPE_VERSIONS: Final = ("cell_envelope",)
+"""Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is written; none is ever removed or edited."""
+
+COMPATIBILITY: Final = "FULL_TRANSITIVE"
+"""What a new version must be to all older ones: fields come and go only with defaults, so that any reader reads any record."""
+
+SUBJECT_SUFFIX: Final = "-value"
+
+SUBJECT_NOT_FOUND: Final = 40401
+VERSION_NOT_FOUND: Final = 40402
+SCHEMA_NOT_FOUND: Final = 40403
+INVALID_SCHEMA: Final = 42201
+INVALID_VERSION: Final = 42202
+OPERATION_NOT_PERMITTED: Final = 42205
+"""Error codes of Confluent's Schema Registry API; the first three digits are the HTTP status."""
+
+
+class RegistryError(CellfeedError):
+    """A call that the registry refuses, with the code that Confluent's clients know."""
+
+    code = "schema_registry"
+
+    def __init__(self, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the code implies."""
+        return self.error_code // 100 if self.error_code > 999 else self.error_code
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """One version of the envelope. ``text`` is what readers are given; ``version`` counts from 1."""
+
+    version: int
+    schema_id: int
+    text: str
+
+
+def schema_id_of(schema: object) -> int:
+    """The id of a parsed Avro schema: positive and below 2**31. See the module's head for how it is derived."""
+    text = json.dumps(_without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:4], "big") & 0x7FFFFFFF or 1
+
+
+def envelope_schema_id() -> int:
+    """The id of the envelope that is written now: what :class:`bridge.events.envelope.AvroFormat` puts before each value."""
+    return schema_id_of(schemas.load_avro(ENVELOPE_VERSIONS[-1]))
 
 
 class SchemaRegistry:
-    """Every topic's value has the envelope's schema, subject ``<topic>-value``, version 1. ``columns`` gives the datastore's columns."""
+    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``.
 
-    def __init__(self, datastore: str, columns: Callable[[], list[str]]) -> None:
+    ``columns`` names the datastore's columns and is called anew for each question, as columns may be added at any moment; it may block.
+    ``serves_avro`` tells which topics there are with Avro values; without it, all.
+    """
+
+    def __init__(
+        self,
+        datastore: str,
+        columns: Callable[[], Iterable[str]],
+        serves_avro: Callable[[str], bool] = lambda topic: True,
+        versions: Sequence[str] = ENVELOPE_VERSIONS,
+    ) -> None:
         self._datastore = datastore
         self._columns = columns
-        self.envelope_text = json.dumps(schemas.load_avro("cell_envelope"), separators=(",", ":"))
-        self.envelope_id = schema_id(self.envelope_text)
-
-    def text(self, wanted_id: int) -> str | None:
-        """The schema of that id."""
-        return self.envelope_text if wanted_id == self.envelope_id else None
+        self._serves_avro = serves_avro
+        self._versions = [_registered(number, schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
+        self._by_id = {schema.schema_id: schema for schema in self._versions}
+        if len(self._by_id) != len(self._versions):
+            raise ValueError(f"two of the schemas {', '.join(versions)} have one id")
+        self.envelope_id = self._versions[-1].schema_id
+        """The id of the schema that is written now."""
 
     def subjects(self) -> list[str]:
-        names = [self._datastore, *(f"{self._datastore}.{column}" for column in self._columns())]
-        return sorted(f"{name}-value" for name in names)
+        """All subjects, sorted."""
+        topics = [self._datastore, *(f"{self._datastore}.{column}" for column in self._columns())]
+        return sorted(topic + SUBJECT_SUFFIX for topic in topics if self._serves_avro(topic))
 
-    def version(self, subject: str) -> dict[str, Any] | None:
-        """The one version of a subject; None for an unknown subject."""
-        if subject not in self.subjects():
-            return None
-        return {"subject": subject, "version": 1, "id": self.envelope_id, "schema": self.envelope_text}
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema of an id. Raises RegistryError 40403."""
+        found = self._by_id.get(schema_id)
+        if found is None:
+            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schema_id} not found; known are {', '.join(map(str, self._by_id))}")
+        return found
 
-    def same_schema(self, text: str) -> bool:
-        """Whether a schema text, however it is spelled, is the envelope's."""
+    def versions(self, subject: str) -> list[RegisteredSchema]:
+        """The versions of a subject, oldest first. Raises RegistryError 40401."""
+        self.check_subject(subject)
+        return list(self._versions)
+
+    def version(self, subject: str, version: str) -> RegisteredSchema:
+        """One version of a subject: a number from 1, ``latest`` or ``-1``. Raises RegistryError 40401, 40402 or 42202."""
+        known = self.versions(subject)
+        if version in ("latest", "-1"):
+            return known[-1]
+        if not (version.isascii() and version.isdigit()) or not 1 <= int(version[:12]) < 1 << 31:
+            raise RegistryError(INVALID_VERSION, f"The specified version {version!a:.40} is not a version: a number from 1 to 2^31-1, or latest")
+        if int(version[:12]) > len(known):
+            raise RegistryError(VERSION_NOT_FOUND, f"Version {version[:12]} not found; subject {subject!a:.300} has versions 1 to {len(known)}")
+        return known[int(version[:12]) - 1]
+
+    def lookup(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
+        """The version of a subject that is this schema (its ``doc`` texts do not matter). Raises RegistryError 40401, 40403 or 42201."""
+        self.check_subject(subject)
+        found = self._by_id.get(schema_id_of(_parsed(schema_text, schema_type)))
+        if found is None:
+            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema not found: it is none of the {len(self._versions)} versions of subject {subject!a:.300}")
+        return found
+
+    def register(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
+        """The version that is this schema, as a producer asks before it writes. A new one is refused. Raises RegistryError 40401, 42201 or 42205."""
         try:
-            return bool(_without_docs(json.loads(text)) == _without_docs(json.loads(self.envelope_text)))
-        except ValueError:
-            return False
+            return self.lookup(subject, schema_text, schema_type)
+        except RegistryError as error:
+            if error.error_code != SCHEMA_NOT_FOUND:
+                raise
+        raise RegistryError(OPERATION_NOT_PERMITTED, f"Subject {subject!a:.300} is in read-only mode: cellfeed alone defines the schema of its events")
+
+    def check_subject(self, subject: str) -> None:
+        """Raises RegistryError 40401 for a subject that no topic has."""
+        if subject not in self.subjects():
+            raise RegistryError(SUBJECT_NOT_FOUND, f"Subject {subject!a:.300} not found; a subject is the name of an Avro topic and {SUBJECT_SUFFIX!r}")
 
 
-def schema_id(text: str) -> int:
-    """A positive 31-bit id that follows from the text."""
-    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:4], "big") >> 1 or 1
+def _registered(number: int, text: str) -> RegisteredSchema:
+    schema = json.loads(text)
+    return RegisteredSchema(number, schema_id_of(schema), json.dumps(schema, separators=(",", ":"), ensure_ascii=False))
 
 
 def _without_docs(schema: Any) -> Any:
     if isinstance(schema, dict):
-        return {key: _without_docs(value) for key, value in schema.items() if key != "doc"}
+        # Only what has a type can be documented; in a default value "doc" is data.
+        return {name: _without_docs(value) for name, value in schema.items() if name != "doc" or "type" not in schema}
     return [_without_docs(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def _parsed(schema_text: object, schema_type: object) -> Any:
+    if schema_type not in ("AVRO", None):
+        raise RegistryError(INVALID_SCHEMA, f"Schema type {schema_type!a:.40} is not known here; only AVRO is")
+    if not isinstance(schema_text, str):
+        raise RegistryError(INVALID_SCHEMA, 'Invalid schema: "schema" must be the schema as text')
+    try:
+        schema = json.loads(schema_text)
+        fastavro.parse_schema(schema, _write_hint=False)  # its result is not kept: it rewrites names
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SchemaParseException, UnknownType) as error:
+        raise RegistryError(INVALID_SCHEMA, f"Invalid schema: {type(error).__name__}: {error!s:.200}") from None
+    return schema

@@ -1,151 +1,212 @@
-"""The read endpoints of Confluent's Schema Registry, so that its clients' deserialisers work unchanged.
+"""The registry over HTTP, as Confluent's Schema Registry answers: what ``AvroDeserializer`` and other clients ask before they read.
 
-Paths, fields and error codes follow the Schema Registry API reference. Registering an identical schema gives its id; registering another one is refused.
+====================================  ==============================================================
+``GET /schemas/ids/{id}``             the schema; also ``/schema``, ``/subjects`` and ``/versions`` below it
+``GET /schemas/types``                ``["AVRO"]``
+``GET /subjects``                     all subjects; ``subjectPrefix`` narrows them
+``GET /subjects/{s}/versions``        version numbers; below it ``/{n}``, ``/latest`` and ``/{n}/schema``
+``POST /subjects/{s}``                which version is this schema
+``POST /subjects/{s}/versions``       the id of a schema that is there already; a new one is refused with 42205
+``GET /config``, ``/config/{s}``      the compatibility level
+``GET /mode``, ``/mode/{s}``          ``READONLY``
+====================================  ==============================================================
+
+Everything else that writes is refused with 42205. Errors are ``{"error_code", "message"}``. A plain ASGI app: a table of routes needs no framework.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, unquote
 
-from litestar import Litestar, Request, Response, get, post
-from litestar.datastructures import State
-from litestar.exceptions import HTTPException
-from litestar.openapi import OpenAPIConfig
+from bridge.events.registry import COMPATIBILITY, OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
+from store.errors import BodyTooLarge, InvalidRequest, Unavailable
+from store.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
 
-from bridge.events.registry import SchemaRegistry
+CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 
-_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-
-
-class _RegistryError(Exception):
-    def __init__(self, status: int, code: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+REQUEST_BYTES_MAX: Final = 1 << 20
+"""One posted schema with its JSON wrapping; real ones have a few kilobytes."""
 
 
-def registry_app(registry: SchemaRegistry) -> Litestar:
-    """The ASGI application."""
-    handlers = [_schema, _schema_text, _schema_versions, _subjects, _versions, _version, _version_schema, _look_up, _register, _config, _subject_config, _types]
-    return Litestar(
-        route_handlers=handlers,
-        state=State({"registry": registry}),
-        exception_handlers={_RegistryError: _told, HTTPException: _told_http},
-        openapi_config=OpenAPIConfig(title="cellfeed schema registry (read only)", version="1"),
-        request_max_body_size=1 << 20,
-        logging_config=None,
-    )
+class _Request(NamedTuple):
+    registry: SchemaRegistry
+    arguments: list[str]
+    query: dict[str, list[str]]
+    body: bytes
 
 
-def _answer(content: Any, status: int = 200) -> Response[Any]:
-    return Response(content, status_code=status, media_type=_MEDIA_TYPE)
+Handler = Callable[[_Request], Any]
 
 
-def _told(_: Request[Any, Any, Any], error: _RegistryError) -> Response[Any]:
-    return _answer({"error_code": error.code, "message": error.message}, error.status)
+def registry_app(registry: SchemaRegistry) -> App:
+    """The ASGI app over one registry. Serve it on a loopback address; it refuses other Host names."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "http":
+            try:
+                status, answer = await _respond(registry, scope, receive)
+            except PeerGone:
+                return
+            await _send(send, status, b"" if scope["method"] == "HEAD" else json.dumps(answer, separators=(",", ":")).encode())
+
+    return app
 
 
-def _told_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
-    return _answer({"error_code": error.status_code, "message": error.detail}, error.status_code)
+async def _respond(registry: SchemaRegistry, scope: Scope, receive: Receive) -> tuple[int, Any]:
+    try:
+        refuse_foreign_host(scope)
+        body = await read_body(scope, receive, REQUEST_BYTES_MAX)
+        # Segments are split before they are unquoted: a subject may hold a quoted slash.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        segments = [unquote(segment) for segment in raw.decode("latin-1").partition("?")[0].split("/") if segment]
+        handler, arguments = _route(scope["method"], segments)
+        request = _Request(registry, arguments, parse_qs(scope["query_string"].decode("latin-1")), body)
+        # The columns come from the store and a posted schema takes time to parse: neither may hold up the loop that serves Kafka clients.
+        return 200, await asyncio.to_thread(handler, request)
+    except RegistryError as error:
+        return error.status, {"error_code": error.error_code, "message": str(error)}
+    except BodyTooLarge as error:
+        return 413, {"error_code": 413, "message": str(error)}
+    except InvalidRequest as error:
+        return 400, {"error_code": 400, "message": str(error)}
+    except Unavailable as error:
+        return 503, {"error_code": 50001, "message": f"Error in the backend data store: {error}"}
 
 
-@get("/schemas/ids/{schema_id:int}")
-async def _schema(state: State, schema_id: int) -> Response[Any]:
-    return _answer({"schema": _text(state.registry, schema_id)})
+def _route(method: str, segments: list[str]) -> tuple[Handler, list[str]]:
+    for pattern, handlers in _ROUTES:
+        if len(pattern) == len(segments) and all(part in ("*", segment) for part, segment in zip(pattern, segments, strict=True)):
+            arguments = [segment for part, segment in zip(pattern, segments, strict=True) if part == "*"]
+            handler = handlers.get("GET" if method == "HEAD" else method)
+            if handler is not None:
+                return handler, arguments
+            if method in ("PUT", "POST", "DELETE", "PATCH"):
+                raise RegistryError(OPERATION_NOT_PERMITTED, f"{method} is not permitted: the registry is in read-only mode")
+            raise RegistryError(405, f"HTTP 405 Method Not Allowed: {method!a:.20}")
+    raise RegistryError(404, f"HTTP 404 Not Found: {'/' + '/'.join(segments)!a:.200}")
 
 
-@get("/schemas/ids/{schema_id:int}/schema")
-async def _schema_text(state: State, schema_id: int) -> Response[Any]:
-    import json
-
-    return _answer(json.loads(_text(state.registry, schema_id)))
+def _root(_: _Request) -> Any:
+    return {}
 
 
-@get("/schemas/ids/{schema_id:int}/versions")
-async def _schema_versions(state: State, schema_id: int) -> Response[Any]:
-    _text(state.registry, schema_id)
-    subjects = await asyncio.to_thread(state.registry.subjects)
-    return _answer([{"subject": subject, "version": 1} for subject in subjects])
+def _types(_: _Request) -> Any:
+    return ["AVRO"]
 
 
-@get("/subjects")
-async def _subjects(state: State) -> Response[Any]:
-    return _answer(await asyncio.to_thread(state.registry.subjects))
+def _by_id(request: _Request) -> RegisteredSchema:
+    # Text that is no number names no schema. Twelve digits are more than any id has.
+    digits = request.arguments[0]
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):
+        raise RegistryError(404, f"HTTP 404 Not Found: {digits!a:.40} is not a schema id")
+    return request.registry.by_id(int(digits))
 
 
-@get("/subjects/{subject:str}/versions")
-async def _versions(state: State, subject: str) -> Response[Any]:
-    await _known(state.registry, subject)
-    return _answer([1])
+def _schema_of_id(request: _Request) -> Any:
+    return {"schema": _by_id(request).text}
 
 
-@get("/subjects/{subject:str}/versions/{version:str}")
-async def _version(state: State, subject: str, version: str) -> Response[Any]:
-    return _answer(await _one(state.registry, subject, version))
+def _text_of_id(request: _Request) -> Any:
+    return json.loads(_by_id(request).text)
 
 
-@get("/subjects/{subject:str}/versions/{version:str}/schema")
-async def _version_schema(state: State, subject: str, version: str) -> Response[Any]:
-    import json
-
-    found = await _one(state.registry, subject, version)
-    return _answer(json.loads(found["schema"]))
+def _subjects_of_id(request: _Request) -> Any:
+    _by_id(request)
+    return request.registry.subjects()
 
 
-@post("/subjects/{subject:str}", status_code=200)
-async def _look_up(state: State, subject: str, data: dict[str, Any]) -> Response[Any]:
-    found = await _known(state.registry, subject)
-    if not state.registry.same_schema(str(data.get("schema"))):
-        raise _RegistryError(404, 40403, "Schema not found")
-    return _answer(found)
+def _versions_of_id(request: _Request) -> Any:
+    found = _by_id(request)
+    return [{"subject": subject, "version": found.version} for subject in request.registry.subjects()]
 
 
-@post("/subjects/{subject:str}/versions", status_code=200)
-async def _register(state: State, subject: str, data: dict[str, Any]) -> Response[Any]:
-    await _known(state.registry, subject)
-    if not state.registry.same_schema(str(data.get("schema"))):
-        raise _RegistryError(422, 42205, f"Subject {subject} is read only: its schema is cellfeed's own")
-    return _answer({"id": state.registry.envelope_id})
+def _subjects(request: _Request) -> Any:
+    prefix = request.query.get("subjectPrefix", [""])[0]
+    return [subject for subject in request.registry.subjects() if subject.startswith(prefix)]
 
 
-@get("/config")
-async def _config() -> Response[Any]:
-    return _answer({"compatibilityLevel": "FULL_TRANSITIVE"})
+def _lookup(request: _Request) -> Any:
+    subject = request.arguments[0]
+    return _described(subject, request.registry.lookup(subject, *_posted_schema(request.body)))
 
 
-@get("/config/{subject:str}")
-async def _subject_config(state: State, subject: str) -> Response[Any]:
-    await _known(state.registry, subject)
-    return _answer({"compatibilityLevel": "FULL_TRANSITIVE"})
+def _versions(request: _Request) -> Any:
+    return [schema.version for schema in request.registry.versions(request.arguments[0])]
 
 
-@get("/schemas/types")
-async def _types() -> Response[Any]:
-    return _answer(["AVRO"])
+def _register(request: _Request) -> Any:
+    subject = request.arguments[0]
+    return _described(subject, request.registry.register(subject, *_posted_schema(request.body)))
 
 
-def _text(registry: SchemaRegistry, schema_id: int) -> str:
-    text = registry.text(schema_id)
-    if text is None:
-        raise _RegistryError(404, 40403, f"Schema {schema_id} not found")
-    return text
+def _version(request: _Request) -> Any:
+    subject, version = request.arguments
+    return _described(subject, request.registry.version(subject, version))
 
 
-async def _known(registry: SchemaRegistry, subject: str) -> dict[str, Any]:
-    found = await asyncio.to_thread(registry.version, subject)
-    if found is None:
-        raise _RegistryError(404, 40401, f"Subject '{subject}' not found.")
-    return found
+def _text_of_version(request: _Request) -> Any:
+    return json.loads(request.registry.version(*request.arguments).text)
 
 
-async def _one(registry: SchemaRegistry, subject: str, version: str) -> dict[str, Any]:
-    found = await _known(registry, subject)
-    if version not in ("1", "latest", "-1"):
-        try:
-            number = int(version)
-        except ValueError:
-            number = 0
-        if number < 1:
-            raise _RegistryError(422, 42202, f"The specified version '{version}' is not a valid version id.")
-        raise _RegistryError(404, 40402, f"Version {version} not found.")
-    return found
+def _config(request: _Request) -> Any:
+    for subject in request.arguments:
+        request.registry.check_subject(subject)
+    return {"compatibilityLevel": COMPATIBILITY}
+
+
+def _mode(request: _Request) -> Any:
+    for subject in request.arguments:
+        request.registry.check_subject(subject)
+    return {"mode": "READONLY"}
+
+
+# "*" stands for one argument. The first pattern that fits wins.
+_ROUTES: Final[list[tuple[tuple[str, ...], dict[str, Handler]]]] = [
+    ((), {"GET": _root}),
+    (("schemas", "types"), {"GET": _types}),
+    (("schemas", "ids", "*"), {"GET": _schema_of_id}),
+    (("schemas", "ids", "*", "schema"), {"GET": _text_of_id}),
+    (("schemas", "ids", "*", "subjects"), {"GET": _subjects_of_id}),
+    (("schemas", "ids", "*", "versions"), {"GET": _versions_of_id}),
+    (("subjects",), {"GET": _subjects}),
+    (("subjects", "*"), {"POST": _lookup}),
+    (("subjects", "*", "versions"), {"GET": _versions, "POST": _register}),
+    (("subjects", "*", "versions", "*"), {"GET": _version}),
+    (("subjects", "*", "versions", "*", "schema"), {"GET": _text_of_version}),
+    (("config",), {"GET": _config}),
+    (("config", "*"), {"GET": _config}),
+    (("mode",), {"GET": _mode}),
+    (("mode", "*"), {"GET": _mode}),
+]
+
+
+def _described(subject: str, schema: RegisteredSchema) -> dict[str, object]:
+    return {"subject": subject, "version": schema.version, "id": schema.schema_id, "schema": schema.text}
+
+
+def _posted_schema(body: bytes) -> tuple[object, object]:
+    try:
+        posted = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidRequest('the request body is not JSON; send {"schema": "<the schema as text>"}') from None
+    if not isinstance(posted, dict):
+        raise InvalidRequest('the request body is not an object; send {"schema": "<the schema as text>"}')
+    return posted.get("schema"), posted.get("schemaType")
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while (await receive())["type"] == "lifespan.startup":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _send(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

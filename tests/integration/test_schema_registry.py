@@ -1,0 +1,121 @@
+"""Confluent's own client against the registry over a real socket: ``AvroDeserializer`` works unchanged."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import uvicorn
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+import schemas
+from bridge.events.envelope import AvroFormat
+from bridge.events.registry import SchemaRegistry, envelope_schema_id
+from bridge.events.registry_http import registry_app
+from store.cells import StoredCell
+from store.sharding import row_key_text
+
+START_TIMEOUT_S = 20.0
+TOPIC = "trips.BASE"
+ROW_KEY = uuid.UUID("5f0c7a52-28b4-5d6f-9f1b-3c9a1e0d7b44")
+CELL = StoredCell(4711, ROW_KEY.bytes, "BASE", -3, 1_790_000_000_123_456, b"")
+BODY = '{"fare":12.5,"zone":"Théâtre"}'.encode()
+
+
+@pytest.fixture(scope="module")
+def registry_url() -> Iterator[str]:
+    """The address of a registry served by uvicorn in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(registry_app(SchemaRegistry("trips", lambda: ["BASE"])), log_level="warning", lifespan="on"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="registry-under-test")
+        thread.start()
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not server.started:
+                assert time.monotonic() < deadline, "the registry did not start"
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(START_TIMEOUT_S)
+            assert not thread.is_alive(), "the registry did not end"
+
+
+@pytest.fixture
+def client(registry_url: str) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": registry_url}) as opened:
+        yield opened
+
+
+def value() -> bytes:
+    return AvroFormat(envelope_schema_id()).encode(7, CELL, row_key_text(CELL.row_key), BODY)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("settings", [{}, {"use.latest.version": True}], ids=["writer's schema", "latest version"])
+def test_avro_deserializer_reads_a_cell(client: SchemaRegistryClient, settings: dict[str, object]) -> None:
+    deserializer = AvroDeserializer(client, conf=settings)
+    event = deserializer(value(), SerializationContext(TOPIC, MessageField.VALUE))
+    assert event == {
+        "row_key": ROW_KEY,
+        "column_name": "BASE",
+        "ref_key": -3,
+        "added_id": 4711,
+        "shard": 7,
+        "created_at": datetime(2026, 9, 21, 14, 13, 20, 123456, tzinfo=UTC),
+        "body": BODY.decode(),
+    }
+
+
+@pytest.mark.integration
+def test_a_reader_with_fewer_fields_gets_those(client: SchemaRegistryClient) -> None:
+    envelope = schemas.load_avro("cell_envelope")
+    envelope["fields"] = [field for field in envelope["fields"] if field["name"] in ("added_id", "body")]
+    deserializer = AvroDeserializer(client, json.dumps(envelope))
+    assert deserializer(value(), SerializationContext(TOPIC, MessageField.VALUE)) == {"added_id": 4711, "body": BODY.decode()}
+
+
+@pytest.mark.integration
+def test_a_program_that_registers_the_envelope_gets_its_id_and_writes_our_bytes(client: SchemaRegistryClient) -> None:
+    text = schemas.avro_text("cell_envelope")
+    assert client.register_schema(f"{TOPIC}-value", Schema(text, "AVRO")) == envelope_schema_id()
+    serializer = AvroSerializer(client, text)
+    event = AvroDeserializer(client)(value(), SerializationContext(TOPIC, MessageField.VALUE))
+    assert serializer(event, SerializationContext(TOPIC, MessageField.VALUE)) == value()
+
+
+@pytest.mark.integration
+def test_the_client_finds_its_way_around(client: SchemaRegistryClient) -> None:
+    subject = f"{TOPIC}-value"
+    assert client.get_subjects() == ["trips-value", subject]
+    assert client.get_schema_types() == ["AVRO"]
+    assert client.get_versions(subject) == [1]
+    assert client.get_subjects_by_schema_id(envelope_schema_id()) == ["trips-value", subject]
+    assert [(found.subject, found.version) for found in client.get_schema_versions(envelope_schema_id())] == [("trips-value", 1), (subject, 1)]
+    latest = client.get_latest_version(subject)
+    assert (latest.schema_id, latest.version, latest.subject) == (envelope_schema_id(), 1, subject)
+    assert client.get_version(subject, 1).schema_id == envelope_schema_id()
+    assert client.lookup_schema(subject, Schema(schemas.avro_text("cell_envelope"), "AVRO")).schema_id == envelope_schema_id()
+    assert client.get_compatibility() == client.get_compatibility(subject) == "FULL_TRANSITIVE"
+    assert client.get_mode(subject) == "READONLY"
+
+
+@pytest.mark.integration
+def test_the_client_is_told_what_is_not_there_and_what_is_refused(client: SchemaRegistryClient) -> None:
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.register_schema(f"{TOPIC}-value", Schema('"string"', "AVRO"))
+    assert (refused.value.http_status_code, refused.value.error_code) == (422, 42205)
+    with pytest.raises(SchemaRegistryError) as unknown:
+        client.get_schema(1)
+    assert (unknown.value.http_status_code, unknown.value.error_code) == (404, 40403)
+    with pytest.raises(SchemaRegistryError) as nowhere:
+        client.get_latest_version("nowhere-value")
+    assert (nowhere.value.http_status_code, nowhere.value.error_code) == (404, 40401)

@@ -76,10 +76,9 @@ class Attempts:
         """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter", 2015); False when no time is left."""
         pause = random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2**round_no))
         left = deadline - time.monotonic()
-        if left <= 0:
-            return False
-        self._sleep(min(pause, left))
-        return True
+        if left > 0:
+            self._sleep(min(pause, left))
+        return time.monotonic() < deadline
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -95,7 +94,10 @@ class Attempts:
                 turn = self._turn
             now = time.monotonic()
             turned = self._workers[turn:] + self._workers[:turn]
-            yield from sorted(turned, key=lambda worker: worker.trusted_again_at > now)
+            for worker in sorted(turned, key=lambda worker: worker.trusted_again_at > now):
+                yield worker
+                if time.monotonic() >= deadline:
+                    return
             if not self.pause(round_no, deadline):
                 return
             round_no += 1

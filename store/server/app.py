@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any, Final
+import re
+from typing import Any, Final, cast
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
@@ -11,7 +13,7 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.response import Response
 
 from store.datastore import Datastore
-from store.errors import CellfeedError, InvalidRequest, Overloaded
+from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
 from store.http_messages import UnknownRoute
 from store.server.asgi import App, PeerGone, Receive, Scope, Send, refuse_foreign_host
 from store.server.health import OPERATION_ROUTES
@@ -25,6 +27,7 @@ from store.server.responses import as_put_error, send_error
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""
 
+_PUT_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?)")
 _log: Final = logging.getLogger("cellfeed.worker")
 
 
@@ -36,14 +39,15 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class WorkerApp:
-    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop at the next line."""
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what they have read."""
 
     def __init__(self, datastore: Datastore) -> None:
-        self.closing = False
+        self.closing = asyncio.Event()
         self.metrics = WorkerMetrics()
         self._reads = ReadPool()
         self._in_flight = 0
-        puts = PutRoutes(datastore, self.metrics, lambda: self.closing)
+        self._name = datastore.name
+        puts = PutRoutes(datastore, self.metrics, self.closing)
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
         self._litestar = Litestar(
@@ -65,8 +69,10 @@ class WorkerApp:
             if scope["type"] == "lifespan":
                 await self._litestar(scope, receive, send)  # type: ignore[arg-type]
             return
-        route, handler = self._puts.get(scope["path"], ("read", self._litestar)) if scope["method"] == "POST" else ("read", self._litestar)
         status = 0
+        route, handler = "read", cast("App", self._litestar)
+        if put := self._puts.get(scope["path"]):
+            route, handler = put if scope["method"] == "POST" else ("read", handler)
 
         async def counted_send(message: Any) -> None:
             nonlocal status
@@ -79,7 +85,9 @@ class WorkerApp:
             if self._in_flight > REQUESTS_MAX:
                 raise Overloaded(f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try again shortly")
             refuse_foreign_host(scope)
-            await handler(scope, receive, counted_send)  # type: ignore[arg-type]
+            if route == "read":
+                self._refuse_misdirected_put(scope)
+            await handler(scope, receive, counted_send)
         except PeerGone:
             status = 499  # the number that nginx made usual for this; nobody is left to be sent one
         except Exception as problem:
@@ -92,6 +100,16 @@ class WorkerApp:
             self._in_flight -= 1
             self.metrics.in_flight.set(self._in_flight)
             self.metrics.answered(route, status)
+
+    def _refuse_misdirected_put(self, scope: Scope) -> None:
+        """What Litestar cannot know of paths that are answered before it: a put to another datastore, another method."""
+        path = _PUT_PATH.fullmatch(scope["path"])
+        if path is None:
+            return
+        if scope["method"] == "POST":
+            raise UnknownDatastore(f"datastore {ascii(path[1])[:80]} is not served here; this worker serves {self._name!r}")
+        if path[2] == "cells":
+            raise MethodNotAllowed(f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is")
 
 
 def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from store.errors import BodyTooLarge, InvalidRequest
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
@@ -50,13 +51,7 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """The request body as it arrives. Raises PeerGone when it ends too early."""
-    async for piece in _pieces(await receive(), receive):
-        yield piece
-
-
-async def _pieces(message: MutableMapping[str, Any], receive: Receive) -> AsyncIterator[bytes]:
+async def _pieces(message: Message, receive: Receive) -> AsyncIterator[bytes]:
     while True:
         if message["type"] != "http.request":
             raise PeerGone

@@ -17,7 +17,7 @@ from typing import Any, Final
 from store.cells import Outcome, PutResult
 from store.errors import BodyTooLarge, StorageUnavailable
 from store.limits import BODY_BYTES_MAX
-from store.server.asgi import PeerGone, Receive, Send, body_pieces
+from store.server.asgi import Message, PeerGone, Receive, Send
 from store.server.requests import PutItem, put_line
 from store.server.responses import result_lines, start_stream
 
@@ -71,10 +71,10 @@ class LineSplitter:
 class PutStream:
     """One streamed put. ``submit`` hands a chunk to the group commit and gives what will be its results, one per item, never an error.
 
-    ``closing`` says that the worker is to end.
+    ``closing`` is set when the worker is to end.
     """
 
-    def __init__(self, shards: int, submit: Callable[[Sequence[PutItem]], Awaitable[Results]], closing: Callable[[], bool]) -> None:
+    def __init__(self, shards: int, submit: Callable[[Sequence[PutItem]], Awaitable[Results]], closing: asyncio.Event) -> None:
         self._shards = shards
         self._submit = submit
         self._closing = closing
@@ -96,18 +96,20 @@ class PutStream:
     async def _read(self, receive: Receive) -> bool:
         """Whether the request came to its end, or was ended by the worker."""
         lines = LineSplitter()
+        closing = asyncio.ensure_future(self._closing.wait())
         try:
-            async for piece in body_pieces(receive):
-                await self._submit_lines(lines.feed(piece))
-                if self._closing():
-                    await self._in_flight.put(_ended())
+            while (piece := await _first(receive(), closing)) is not None:
+                if piece["type"] != "http.request":
+                    return False
+                await self._submit_lines(lines.feed(piece.get("body", b"")))
+                if not piece.get("more_body"):
+                    await self._submit_lines(lines.rest())
                     return True
-            await self._submit_lines(lines.rest())
-        except PeerGone:
-            return False
+            await self._in_flight.put(_ended())
+            return True
         finally:
+            closing.cancel()
             await self._in_flight.put(None)
-        return True
 
     async def _submit_lines(self, lines: Sequence[bytes]) -> None:
         items = [self._item(line) for line in lines if line.strip()]
@@ -123,6 +125,16 @@ class PutStream:
     async def _write(self, send: Send) -> None:
         while (results := await self._in_flight.get()) is not None:
             await send({"type": "http.response.body", "body": result_lines(await results), "more_body": True})
+
+
+async def _first(receiving: Awaitable[Message], closing: asyncio.Future[Any]) -> Message | None:
+    """The next message of the request; None when the worker closes first."""
+    message = asyncio.ensure_future(receiving)
+    await asyncio.wait({message, closing}, return_when=asyncio.FIRST_COMPLETED)
+    if message.done() and not closing.done():
+        return message.result()
+    message.cancel()
+    return None
 
 
 async def _ended() -> list[PutResult]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
@@ -35,7 +35,7 @@ _QUEUE_FULL_PAUSE_S: Final = 0.02
 class PutRoutes:
     """Handlers of ``POST /v1/{datastore}/cell`` and ``POST /v1/{datastore}/cells``."""
 
-    def __init__(self, datastore: Datastore, metrics: WorkerMetrics, closing: Callable[[], bool]) -> None:
+    def __init__(self, datastore: Datastore, metrics: WorkerMetrics, closing: asyncio.Event) -> None:
         self._datastore = datastore
         self._metrics = metrics
         self._closing = closing

@@ -11,12 +11,13 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from store.api import Location
+from store.cells import check_ref_key
 from store.errors import InvalidLocation, InvalidRequest
 
 PARAMETERS_MAX: Final = 16
 """Parameters of one query string; no route has more than three."""
 
-_INTEGER: Final = re.compile(r"-?\d{1,19}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _INTEGERS: Final = frozenset({"ref_key", "limit"})
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)")
 
@@ -39,6 +40,8 @@ def strict_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
             raise InvalidRequest(f"parameter {name} is given twice")
         if name in _INTEGERS and not _INTEGER.fullmatch(value):
             raise InvalidRequest(f"parameter {name} {ascii(value)[:80]} is not an integer")
+        if name == "ref_key":
+            check_ref_key(int(value))
         seen.add(name)
 
 

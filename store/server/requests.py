@@ -61,7 +61,7 @@ def put_from(content: bytes, media_type: str) -> NewCell:
 
 def puts_from(content: bytes, media_type: str, shards: int) -> list[PutItem]:
     """The items of a batch put, in order. A refused item becomes its result; raises InvalidRequest when the call as a whole is malformed."""
-    items = _puts_from_json(content, shards) if media_type == JSON else _puts_from_msgpack(content, media_type, shards)
+    items = _puts_from_json(content, shards) if media_type == JSON else _puts_from_document(content, media_type, shards)
     if len(items) > BATCH_CELLS_MAX:
         raise InvalidRequest(f"a put call of {len(items)} cells; at most {BATCH_CELLS_MAX} are allowed in one")
     return items
@@ -121,16 +121,14 @@ def _puts_one_by_one(content: bytes, shards: int) -> list[PutItem]:
     """The slow reader: finds the items that are wrong without giving up the others."""
     try:
         lines = [bytes(item) for item in _decode_raw_puts(content).cells]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        document_from(content, JSON)
-        raise InvalidRequest(f"request: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _puts_from_document(content, JSON, shards)
     if content.count(b'"') != 2 + sum(line.count(b'"') for line in lines):
-        document_from(content, JSON)
-        raise InvalidRequest('request must be {"cells": [...]} with its key written plainly')
+        return _puts_from_document(content, JSON, shards)
     return [put_line(line, shards) for line in lines]
 
 
-def _puts_from_msgpack(content: bytes, media_type: str, shards: int) -> list[PutItem]:
+def _puts_from_document(content: bytes, media_type: str, shards: int) -> list[PutItem]:
     document = document_from(content, media_type)
     if not isinstance(document, dict) or list(document) != ["cells"] or not isinstance(document["cells"], list):
         raise InvalidRequest('request must be an object {"cells": [...]}')

@@ -120,7 +120,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._worker_app.closing = True
+        self._worker_app.closing.set()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -19,7 +19,7 @@ from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, ch
 from store.client_attempts import Attempts
 from store.datastore import check_datastore_name, check_key_count, check_location, check_scan_limit
 from store.engines.contract import Head
-from store.errors import CellfeedError, InvalidRequest, NotFound, StorageUnavailable, error_from_code
+from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, error_from_code
 from store.http_messages import (
     JSON,
     CellMessage,
@@ -82,7 +82,7 @@ class Client:
     def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
         content = _put_json(new_cell(row_key, column_key, ref_key, body))
         answer = self._call("POST", "/cell", content, self._attempts.deadline(), writes=True)
-        return _result(_decoded(answer, PutResultMessage)).or_raise()
+        return _result(_decoded(answer, PutResultMessage, OutcomeUnknown)).or_raise()
 
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         checked = [self._checked(item) for item in cells]
@@ -125,9 +125,9 @@ class Client:
 
     def _send_batch(self, batch: Sequence[NewCell], deadline: float) -> list[PutResult]:
         content = b'{"cells":[' + b",".join(map(_put_json, batch)) + b"]}"
-        answer = _decoded(self._call("POST", "/cells", content, deadline, writes=True), PutResultsMessage)
+        answer = _decoded(self._call("POST", "/cells", content, deadline, writes=True), PutResultsMessage, OutcomeUnknown)
         if len(answer.results) != len(batch):
-            raise CellfeedError(f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells")
+            raise OutcomeUnknown(f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells")
         return [_result(result) for result in answer.results]
 
     # --- reading ---------------------------------------------------------------------------------------------------------
@@ -247,14 +247,18 @@ def _put_json(cell: NewCell) -> bytes:
 
 def _result(message: PutResultMessage) -> PutResult:
     error = message.error and error_from_code(message.error.error, message.error.message)
-    return PutResult(Outcome(message.outcome), message.shard, message.added_id, error or None)
+    try:
+        outcome = Outcome(message.outcome)
+    except ValueError:
+        raise OutcomeUnknown(f"a worker answered the outcome {ascii(message.outcome)[:80]}, which this client does not know") from None
+    return PutResult(outcome, message.shard, message.added_id, error or None)
 
 
-def _decoded(content: bytes, kind: type[T]) -> T:
+def _decoded(content: bytes, kind: type[T], error_kind: type[CellfeedError] = CellfeedError) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CellfeedError(f"a worker's answer is not as its API says: {error}") from None
+        raise error_kind(f"a worker's answer is not as its API says: {error}") from None
 
 
 def _key_text(row_key: object) -> str:

@@ -1,0 +1,158 @@
+"""The work of one trigger on one shard, under a claim.
+
+For each cell, in log order: run it, or after its last try park it; then the offset moves. The offset is saved behind the work, after a chunk of cells or a
+short while, and always before the shard is given back. Crash points:
+
+    before or inside the run    the offset is before the cell: it runs again
+    after the run, before the save    the same: at least once
+    in the save                 one commit: the old offset or the new one
+    in parking                  one commit holds the parked cell and the offset past it: both or neither (I14)
+    paused and overtaken        the save is refused (StaleWriter): the new owner's offset stands
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.program import Trigger
+from store.api import CellStore
+from store.cells import Cell
+from store.failpoints import declare, failpoint
+
+declare("trigger.before_run", "trigger.after_run", "trigger.before_save", "trigger.after_save", "trigger.before_park", "trigger.after_park")
+
+CHUNK_CELLS: Final = 200
+"""Cells read, and at most run, between two looks at whether the shard is still ours."""
+
+_SAVE_EVERY_S: Final = 0.2
+"""Longest time between two saves while cells are run: what is run again after a crash."""
+
+
+@dataclass
+class Progress:
+    """What a shard's run tells of itself."""
+
+    location: int = 0
+    run: int = 0
+    parked: int = 0
+    last_progress_s: float = 0.0
+    because: str = "not started"
+
+
+class ShardRun:
+    """See the module. Used by one thread at a time."""
+
+    def __init__(self, trigger: Trigger, store: CellStore, coordinator: Coordinator, parked: ParkedCells, claim: Claim) -> None:
+        self._trigger = trigger
+        self._store = store
+        self._coordinator = coordinator
+        self._parked = parked
+        self.claim = claim
+        self.stop = threading.Event()
+        """Set to have the run end after the cell that is under way."""
+        self.progress = Progress()
+        committed = coordinator.fetch_offsets(trigger.group, [self._key])
+        offset = committed.get(self._key)
+        self._saved = self.progress.location = offset.offset if offset else 0
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self.claim.topic, self.claim.partition
+
+    def run_chunk(self) -> bool:
+        """Works through the next cells; True when there may be more. Raises StaleWriter when the claim is void."""
+        piece = self._store.get_cells_for_shard(self.claim.partition, self.progress.location, CHUNK_CELLS)
+        saved_at_s = time.monotonic()
+        for cell in piece.cells:
+            if self.stop.is_set():
+                break
+            if cell.column_name == self._trigger.column:
+                error, attempts = self._try(cell)
+                if error is None:
+                    self.progress.run += 1
+                elif attempts < self._trigger.retry.attempts:
+                    break  # asked to stop while it was failing: the cell is not done, and runs again
+                else:
+                    self._park(cell, error, attempts)
+            self.progress.location = cell.added_id + 1
+            self.progress.last_progress_s = time.time()
+            self.progress.because = f"came to {cell.added_id}"
+            if time.monotonic() - saved_at_s > _SAVE_EVERY_S:
+                self.save()
+                saved_at_s = time.monotonic()
+        self.save()
+        return bool(piece.cells) and piece.next_location < piece.head.watermark
+
+    def save(self) -> None:
+        """Saves the offset if it moved. Raises StaleWriter when the claim is void."""
+        if self.progress.location == self._saved:
+            return
+        failpoint("trigger.before_save")
+        self._coordinator.commit_offsets(self._trigger.group, {self._key: CommittedOffset(self.progress.location)}, claims=[self.claim])
+        self._saved = self.progress.location
+        failpoint("trigger.after_save")
+
+    def retry_parked(self, only_asked: bool) -> int:
+        """Tries parked cells of this shard again, once each; how many ran."""
+        ran = 0
+        for parked, version in self._parked.of_partition(self._trigger.group, *self._key).items():
+            if self.stop.is_set() or (only_asked and not parked.retry_asked):
+                continue
+            piece = self._store.get_cells_for_shard(parked.partition, parked.added_id, 1)
+            error = self._run_once(piece.cells[0])
+            if error is None:
+                ran += self._parked.resolved(parked, version)
+            else:
+                self._parked.failed_again(parked, version, error)
+        return ran
+
+    def _try(self, cell: Cell) -> tuple[str | None, int]:
+        """Runs a cell until it succeeds, its tries are used up, or it is time to stop. The last error, and the tries."""
+        attempts = 0
+        while True:
+            attempts += 1
+            error = self._run_once(cell)
+            if error is None or attempts >= self._trigger.retry.attempts:
+                return error, attempts
+            self.progress.because = f"cell {cell.added_id} failed {attempts} times"
+            if self.stop.wait(self._trigger.retry.wait_s(attempts)):
+                return error, attempts
+
+    def _run_once(self, cell: Cell) -> str | None:
+        failpoint("trigger.before_run")
+        try:
+            self._trigger.call(cell, self._store)
+        except Exception:
+            return traceback.format_exc(limit=-8)
+        failpoint("trigger.after_run")
+        return None
+
+    def _park(self, cell: Cell, error: str, attempts: int) -> None:
+        now_us = time.time_ns() // 1000
+        parked = ParkedCell(
+            group=self._trigger.group,
+            topic=self.claim.topic,
+            partition=self.claim.partition,
+            added_id=cell.added_id,
+            row_key=str(cell.row_key),
+            column_name=cell.column_name,
+            ref_key=cell.ref_key,
+            error=error,
+            attempts=attempts,
+            parked_at_us=now_us,
+            last_tried_at_us=now_us,
+        )
+        failpoint("trigger.before_park")
+        offset = CommittedOffset(cell.added_id + 1)
+        self._coordinator.commit_offsets(self._trigger.group, {self._key: offset}, claims=[self.claim], entries=self._parked.entry(parked))
+        self._saved = cell.added_id + 1
+        failpoint("trigger.after_park")
+        self.progress.parked += 1
+        if (count := self._parked.count(self._trigger.group)) >= self._trigger.parked_max:
+            self._parked.stop(self._trigger.group, f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last error: {error[-300:]}")

@@ -1,0 +1,213 @@
+"""A trigger worker: one process's share of the triggers of a program.
+
+Each trigger has a group of its own. The group's leader (any of its workers) divides the shards; each worker gives back what is no longer its own,
+claims what is, and works on its shards with a few threads, one thread at a time per shard, so the order within a shard is the log's.
+
+A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
+finds its claims void when it wakes up, and drops them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from bridge.coordination.assignment import balance
+from bridge.coordination.contract import Coordinator, Session
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.program import Trigger
+from bridge.triggers.shard_run import Progress, ShardRun
+from store.datastore import Datastore
+from store.errors import CellfeedError, StaleWriter
+from store.wakeups import Listener
+
+_log = logging.getLogger("cellfeed.triggers")
+LEASE_S: Final = 10.0
+"""How long a silent worker keeps its shards: what a kill -9 costs its shards in time."""
+
+POLL_INTERVAL_S: Final = 0.1
+"""How often the heads are looked at when no wake-up comes."""
+
+THREADS: Final = 8
+"""Shards that one worker runs at the same time."""
+
+_DRAIN_S: Final = 30.0
+"""How long a worker that is asked to stop waits for the cells that it is running."""
+
+_CLAIM_AGAIN_S: Final = 0.2
+"""How soon a shard whose holder is about to let go of it is tried again."""
+
+_CHUNKS_IN_A_TURN: Final = 10
+"""Chunks of one shard before other shards that wait for a thread get theirs."""
+
+
+class TriggerGroup:
+    """One trigger's share in this worker. Used by the worker's main thread; the runs it hands out are each used by one pool thread at a time."""
+
+    def __init__(self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, name: str, lease_s: float) -> None:
+        self._trigger = trigger
+        self._datastore = datastore
+        self._coordinator = coordinator
+        self._parked = ParkedCells(datastore.state)
+        self._session: Session = coordinator.join(trigger.group, name, lease_s)
+        self._runs: dict[int, ShardRun] = {}
+        self._working: dict[int, Future[None]] = {}
+        self._renew_at_s = 0.0
+        self._retry_at_s = time.monotonic() + trigger.parked_retry_s
+        self._retry_due: dict[int, bool] = {}
+        """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
+        self._stopped_because: str | None = None
+
+    def progress(self) -> dict[int, Progress]:
+        """Per shard that this worker owns."""
+        return {shard: run.progress for shard, run in self._runs.items()}
+
+    def keep_place(self) -> None:
+        """Renews the lease, leads if nobody else does, and takes or gives back shards; does nothing when called more often than it needs to be."""
+        now_s = time.monotonic()
+        if now_s < self._renew_at_s:
+            return
+        self._renew_at_s = now_s + self._session.ttl_s / 4
+        self._coordinator.renew(self._session)
+        if self._coordinator.lead(self._session):
+            self._divide()
+        mine = {shard for shard, member in self._coordinator.assignment(self._session.group).items() if member == self._session.member}
+        for shard, run in self._runs.items():
+            if shard not in mine:
+                run.stop.set()
+        self._release_stopped()
+        for shard in sorted(mine - set(self._runs)):
+            claim = self._coordinator.claim(self._session, self._datastore.name, shard)
+            if claim is None:
+                self._renew_at_s = now_s + min(_CLAIM_AGAIN_S, self._session.ttl_s / 4)
+            else:
+                self._runs[shard] = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim)
+        self._look_at_parked()
+
+    def start_work(self, pool: ThreadPoolExecutor, heads: Mapping[int, int]) -> bool:
+        """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
+        self._collect_finished()
+        self._release_stopped()
+        if self._stopped_because is None:
+            for shard, run in self._runs.items():
+                if shard in self._working or run.stop.is_set():
+                    continue
+                if run.progress.location < heads[shard] or shard in self._retry_due:
+                    self._working[shard] = pool.submit(self._work, run, self._retry_due.pop(shard, None))
+        return bool(self._working)
+
+    def drain(self) -> bool:
+        """Asks every run to end and gives back those that have; keeps the lease meanwhile. True when all are given back and the group is left."""
+        for run in self._runs.values():
+            run.stop.set()
+        self._coordinator.renew(self._session)
+        self._collect_finished()
+        self._release_stopped()
+        if self._runs:
+            return False
+        self._coordinator.leave(self._session)
+        return True
+
+    def _divide(self) -> None:
+        group = self._session.group
+        current = self._coordinator.assignment(group)
+        wanted = balance(self._datastore.shards, self._coordinator.members(group), current)
+        if wanted != current:
+            self._coordinator.assign(self._session, wanted)
+
+    def _work(self, run: ShardRun, retry_all: bool | None) -> None:
+        if retry_all is not None:
+            run.retry_parked(only_asked=not retry_all)
+        for _ in range(_CHUNKS_IN_A_TURN):
+            parked_before = run.progress.parked
+            more = run.run_chunk()
+            if run.progress.parked > parked_before:
+                self._stopped_because = self._parked.stopped_because(self._session.group)
+            if not more or run.stop.is_set() or self._stopped_because is not None:
+                return
+
+    def _collect_finished(self) -> None:
+        for shard, future in list(self._working.items()):
+            if not future.done():
+                continue
+            del self._working[shard]
+            error = future.exception()
+            if isinstance(error, StaleWriter):
+                _log.warning("shard %d of %s was taken over by another worker", shard, self._session.group)
+                del self._runs[shard]
+            elif isinstance(error, CellfeedError):
+                self._runs[shard].progress.because = f"waiting: {error}"
+                _log.warning("shard %d of %s waits: %s", shard, self._session.group, error)
+            elif error is not None:
+                raise error
+
+    def _release_stopped(self) -> None:
+        for shard, run in list(self._runs.items()):
+            if run.stop.is_set() and shard not in self._working:
+                del self._runs[shard]
+                self._coordinator.release(run.claim)
+
+    def _look_at_parked(self) -> None:
+        reason = self._parked.stopped_because(self._session.group)
+        if reason is not None and self._stopped_because is None:
+            _log.error("trigger %s is stopped: %s", self._session.group, reason)
+        self._stopped_because = reason
+        all_due = time.monotonic() >= self._retry_at_s
+        if all_due:
+            self._retry_at_s = time.monotonic() + self._trigger.parked_retry_s
+        for parked in self._parked.all(self._session.group):
+            if (parked.retry_asked or all_due) and parked.partition in self._runs:
+                self._retry_due[parked.partition] = all_due or self._retry_due.get(parked.partition, False)
+
+
+def run_trigger_worker(
+    triggers: Sequence[Trigger],
+    datastore: Datastore,
+    coordinator: Coordinator,
+    name: str,
+    stop: threading.Event,
+    *,
+    lease_s: float = LEASE_S,
+    threads: int = THREADS,
+) -> None:
+    """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among the workers alive; a restarted worker may keep its name.
+
+    Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. Anything else is a defect and is raised.
+    """
+    groups = [TriggerGroup(trigger, datastore, coordinator, name, lease_s) for trigger in triggers]
+    listener = Listener(datastore.state, f"triggers-{name}")
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="trigger") as pool:
+            while not stop.is_set():
+                try:
+                    heads = {shard: head.watermark for shard, head in datastore.heads().items()}
+                    busy = False
+                    for group in groups:
+                        group.keep_place()
+                        busy |= group.start_work(pool, heads)
+                    listener.wait(0.01 if busy else POLL_INTERVAL_S)
+                except StaleWriter as error:
+                    _log.info("lost a race for the lead: %s", error)
+                except CellfeedError as error:
+                    _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+                    stop.wait(POLL_INTERVAL_S)
+            _drain(groups)
+    finally:
+        listener.close()
+
+
+def _drain(groups: Sequence[TriggerGroup]) -> None:
+    deadline_s = time.monotonic() + _DRAIN_S
+    left = list(groups)
+    while left and time.monotonic() < deadline_s:
+        try:
+            left = [group for group in left if not group.drain()]
+        except CellfeedError as error:
+            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+        time.sleep(0.01)
+    if left:
+        _log.warning("stopped with cells still running after %.0f s: they run again elsewhere", _DRAIN_S)

@@ -1,0 +1,79 @@
+"""Billing, the model trigger: a trip's BASE cell is charged once and its STATUS cell written.
+
+    run again before the charge            nothing has happened: it is charged
+    run again between charge and STATUS    the provider knows the key and gives the same charge back; STATUS is written
+    run again after STATUS                 STATUS is there: nothing to do
+    two workers at once                    one charge (one key), one STATUS (the same triple with the same body)
+
+So a charge exists exactly once per trip although the trigger runs at least once (I16). The key follows from the cell: (trigger, shard, added_id) never names
+another cell. Money is integer cents from the cell, never a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from bridge.triggers.program import RetryPolicy, Trigger, trigger
+from consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
+from store.api import CellStore
+from store.cells import Cell
+from store.errors import InvalidRequest
+from store.failpoints import declare, failpoint
+
+declare("billing.before_charge", "billing.after_charge", "billing.after_status")
+
+GROUP: Final = "billing"
+BASE_COLUMN: Final = "BASE"
+STATUS_COLUMN: Final = "STATUS"
+STATUS_REF_KEY: Final = 1
+
+
+def idempotency_key(cell: Cell) -> str:
+    """What names the charge of a cell, for ever."""
+    return f"{GROUP}-{cell.shard}-{cell.added_id}"
+
+
+def bill_trip(row_key: UUID, cell: Cell, store: CellStore, provider: CardProvider) -> None:
+    """Settles one trip. Card trips are charged; cash was paid in the car; a trip without a payment type is settled unpaid, for people to look at.
+
+    Raises CardDeclined (the trigger tries again, and parks the cell at last), InvalidRequest for a BASE cell that is not a trip.
+    """
+    if store.get_cell_latest(row_key, STATUS_COLUMN) is not None:
+        return
+    amount_cents = cell.body.get("total_cents")
+    if type(amount_cents) is not int or amount_cents < 0:
+        raise InvalidRequest(f"trip {row_key}: total_cents is {amount_cents!r}, not a number of cents")
+    charge: Charge | None = None
+    match cell.body.get("payment"):
+        case "credit card":
+            failpoint("billing.before_charge")
+            charge = provider.charge(idempotency_key(cell), amount_cents)
+            failpoint("billing.after_charge")
+            status = "charged"
+        case "cash":
+            status = "settled_cash"
+        case "":
+            status = "settled_unpaid"
+        case other:
+            raise InvalidRequest(f"trip {row_key}: payment is {other!r}, which billing does not know")
+    body = {"status": status, "amount_cents": amount_cents, "charge_id": charge.charge_id if charge else None}
+    store.put_cell(row_key, STATUS_COLUMN, STATUS_REF_KEY, body)
+    failpoint("billing.after_status")
+
+
+def program(settings: Mapping[str, Any]) -> list[Trigger]:
+    """The billing trigger for ``cellfeed``; setting ``billing_dir`` is where the sandbox provider keeps its books."""
+    directory = settings.get("billing_dir")
+    if not isinstance(directory, str) or not directory:
+        raise InvalidRequest("billing needs the setting billing_dir: a folder for the card provider's books")
+    provider = SandboxCardProvider(Path(directory) / "charges.sqlite3")
+
+    @trigger(column=BASE_COLUMN, group=GROUP, retry=RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0))
+    def bill(row_key: UUID, *, cell: Cell, store: CellStore) -> None:
+        bill_trip(row_key, cell, store, provider)
+
+    found: Trigger = bill.__cellfeed_trigger__  # type: ignore[attr-defined]
+    return [found]

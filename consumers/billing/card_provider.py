@@ -1,0 +1,104 @@
+"""Who takes the money: an interface, and a stand-in that is strict about what a real provider is strict about.
+
+A charge carries an idempotency key. The same key again gives the first charge back and takes nothing: that is what makes "charge once" possible at all, because
+a caller that dies between the charge and writing it down can only ask again (Stripe's "Idempotent requests" is the model).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+DECLINED_FIRST_PERCENT: Final = 5
+"""Share of idempotency keys, in percent, that the sandbox declines the first time."""
+
+
+class CardDeclined(Exception):
+    """The card was declined this time; the same charge may succeed later."""
+
+
+class KeyReused(Exception):
+    """The idempotency key was used before for another amount: a defect of the caller, never charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Money that was taken, in cents."""
+
+    charge_id: str
+    idempotency_key: str
+    amount_cents: int
+
+
+class CardProvider(Protocol):
+    """What billing needs of a card provider."""
+
+    def charge(self, idempotency_key: str, amount_cents: int) -> Charge:
+        """Takes the money once per key. Raises CardDeclined, KeyReused."""
+        ...
+
+
+class SandboxCardProvider:
+    """A provider in a SQLite file of its own: durable, shared by processes, and outside the datastore as a real one is.
+
+    Declines, deterministically, ``DECLINED_FIRST_PERCENT`` of the keys (by the SHA-256 of the key) the first time they are tried.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS charge (idempotency_key TEXT PRIMARY KEY, charge_id TEXT NOT NULL, amount_cents INTEGER NOT NULL)")
+            connection.execute("CREATE TABLE IF NOT EXISTS decline (idempotency_key TEXT PRIMARY KEY)")
+
+    def charge(self, idempotency_key: str, amount_cents: int) -> Charge:
+        with self._transaction() as connection:
+            row = connection.execute("SELECT charge_id, amount_cents FROM charge WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
+            if row is not None:
+                if row[1] != amount_cents:
+                    raise KeyReused(f"key {idempotency_key} was charged {row[1]} cents, not {amount_cents}")
+                return Charge(row[0], idempotency_key, row[1])
+            declined = False
+            if declines_first(idempotency_key):
+                declined = connection.execute("INSERT OR IGNORE INTO decline VALUES (?)", (idempotency_key,)).rowcount == 1
+            charge_id = "ch_" + hashlib.sha256(idempotency_key.encode()).hexdigest()[:24]
+            if not declined:
+                connection.execute("INSERT INTO charge VALUES (?, ?, ?)", (idempotency_key, charge_id, amount_cents))
+        if declined:
+            raise CardDeclined(f"card declined for {idempotency_key}")
+        return Charge(charge_id, idempotency_key, amount_cents)
+
+    def charges(self) -> list[Charge]:
+        """Every charge ever taken, for the books."""
+        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            return [Charge(row[1], row[0], row[2]) for row in connection.execute("SELECT * FROM charge ORDER BY idempotency_key")]
+
+    def totals(self) -> tuple[int, int, int]:
+        """``(charges, cents, declines)`` so far."""
+        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            [(count, cents)] = connection.execute("SELECT count(*), coalesce(sum(amount_cents), 0) FROM charge").fetchall()
+            [(declines,)] = connection.execute("SELECT count(*) FROM decline").fetchall()
+        return count, cents, declines
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.execute("COMMIT")
+
+
+def declines_first(idempotency_key: str) -> bool:
+    """Whether the sandbox declines this key the first time."""
+    return int.from_bytes(hashlib.sha256(b"decline:" + idempotency_key.encode()).digest()[:4], "big") % 100 < DECLINED_FIRST_PERCENT

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from bridge.events.envelope import EventFormat
-from bridge.events.varints import VARINTS, read_varint, varint
+from bridge.events.formats import EventFormat
+from bridge.events.record_keys import record_keys
+from bridge.events.varints import SMALL, VARINTS, read_varint, varint
 from store.body_codec import decode_body
 from store.cells import StoredCell
 from store.errors import DataDamaged
-from store.sharding import row_key_text
 
 # base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first timestamp, last timestamp, producer id, producer epoch,
 # base sequence, record count
@@ -28,9 +28,14 @@ _MIDDLE: Final = struct.Struct(">ibI")
 _INNER: Final = struct.Struct(">hiqqqhii")
 HEAD_BYTES: Final = _OUTER.size + _MIDDLE.size + _INNER.size
 _MAGIC: Final = 2
+_NO_ATTRIBUTES: Final = b"\x00"
 _KEY_LENGTH: Final = varint(36)
 _NO_HEADERS: Final = varint(0)
-_SMALL: Final = len(VARINTS)
+_NO_TIMESTAMP: Final = -1
+_NO_PRODUCER: Final = (-1, -1, -1)
+
+_RECORD_BYTES_MIN: Final = 7
+"""A record with nothing in it: its length, attributes, timestamp, offset, key and value lengths, header count."""
 
 
 class Record(NamedTuple):
@@ -43,32 +48,45 @@ class Record(NamedTuple):
 
 
 def encode_record_batch(event_format: EventFormat, shard: int, cells: Sequence[StoredCell], *, base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
-    """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending."""
-    first_ms = cells[0].created_at_us // 1000 if cells else -1
-    last_ms = first_ms
+    """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending.
+
+    Raises DataDamaged when a stored body does not decode, ValueError when the range is empty or a cell lies outside of it.
+    """
+    keys = record_keys([cell.row_key for cell in cells])
+    values = event_format.encode_many(shard, cells, keys, [decode_body(cell.body) for cell in cells])
+    return frame_records(cells, keys, values, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch)
+
+
+def frame_records(
+    cells: Sequence[StoredCell], keys: Sequence[bytes], values: Sequence[bytes], *, base_offset: int, next_offset: int, leader_epoch: int
+) -> bytes:
+    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each."""
+    if not 0 <= base_offset < next_offset:
+        raise ValueError(f"a batch cannot cover the offsets from {base_offset} up to {next_offset}")
+    if cells and not base_offset <= cells[0].added_id <= cells[-1].added_id < next_offset:
+        raise ValueError(f"cells {cells[0].added_id} to {cells[-1].added_id} are not in a batch from {base_offset} up to {next_offset}")
+    first_ms = last_ms = cells[0].created_at_us // 1000 if cells else _NO_TIMESTAMP
     parts: list[bytes] = []
-    append, encode = parts.append, event_format.encode
-    for cell in cells:
-        added_id, row_key, _, _, created_at_us, body = cell
-        key = row_key_text(row_key)
-        value = encode(shard, cell, key, decode_body(body))
-        last_ms = created_at_us // 1000
-        elapsed_ms, offset_delta, length = last_ms - first_ms, added_id - base_offset, len(value)
-        elapsed = VARINTS[elapsed_ms] if elapsed_ms < _SMALL else varint(elapsed_ms)
-        delta = VARINTS[offset_delta] if offset_delta < _SMALL else varint(offset_delta)
-        value_length = VARINTS[length] if length < _SMALL else varint(length)
-        # attributes (1) + timestamp + offset + key length (1) + key (36) + value length + value + header count (1)
-        size = 39 + len(elapsed) + len(delta) + len(value_length) + length
-        append(VARINTS[size] if size < _SMALL else varint(size))
-        append(b"\x00" + elapsed + delta + _KEY_LENGTH + key + value_length)
-        append(value)
-        append(_NO_HEADERS)
-    inner = _INNER.pack(0, next_offset - base_offset - 1, first_ms, last_ms, -1, -1, -1, len(cells)) + b"".join(parts)
+    small, last_us, attributes_and_time = VARINTS, None, b""
+    for (added_id, _, _, _, created_at_us, _), key, value in zip(cells, keys, values, strict=True):
+        if created_at_us != last_us:  # cells that were put together have one moment
+            last_us, last_ms = created_at_us, created_at_us // 1000
+            attributes_and_time = _NO_ATTRIBUTES + varint(last_ms - first_ms)
+        offset_delta, length = added_id - base_offset, len(value)
+        delta = small[offset_delta] if 0 <= offset_delta < SMALL else varint(offset_delta)
+        value_length = small[length] if length < SMALL else varint(length)
+        # behind the sizes of what varies: key length (1), key (36), header count (1)
+        size = len(attributes_and_time) + len(delta) + len(value_length) + length + 38
+        parts += (small[size] if size < SMALL else varint(size), attributes_and_time, delta, _KEY_LENGTH, key, value_length, value, _NO_HEADERS)
+    inner = _INNER.pack(0, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells)) + b"".join(parts)
     return b"".join((_OUTER.pack(base_offset, _MIDDLE.size + len(inner)), _MIDDLE.pack(leader_epoch, _MAGIC, crc32c(inner)), inner))
 
 
 def decode_record_batches(data: bytes) -> Iterator[Record]:
-    """The records of whole batches one after another. Raises DataDamaged for anything that is not: a wrong checksum, length or count."""
+    """The records of whole batches one after another. Raises DataDamaged for anything that is not: a wrong checksum, length, count or order.
+
+    A batch is checked as a whole before its first record is given out. Batches as cellfeed writes them: uncompressed, without transactions.
+    """
     position = 0
     while position < len(data):
         end = _check_head(data, position)
@@ -79,7 +97,7 @@ def decode_record_batches(data: bytes) -> Iterator[Record]:
 def _check_head(data: bytes, position: int) -> int:
     if len(data) - position < HEAD_BYTES:
         raise DataDamaged(f"a record batch is cut: {len(data) - position} bytes, its head alone has {HEAD_BYTES}")
-    _, batch_bytes = _OUTER.unpack_from(data, position)
+    base_offset, batch_bytes = _OUTER.unpack_from(data, position)
     _, magic, crc = _MIDDLE.unpack_from(data, position + _OUTER.size)
     end = int(position + _OUTER.size + batch_bytes)
     if magic != _MAGIC:
@@ -88,39 +106,53 @@ def _check_head(data: bytes, position: int) -> int:
         raise DataDamaged(f"a record batch claims {batch_bytes} bytes of {len(data) - position}")
     if crc32c(memoryview(data)[position + _OUTER.size + _MIDDLE.size : end]) != crc:
         raise DataDamaged("a record batch's checksum is wrong")
+    attributes, last_delta, _, _, _, _, _, count = _INNER.unpack_from(data, position + _OUTER.size + _MIDDLE.size)
+    if attributes:
+        raise DataDamaged(f"a record batch has attributes {attributes:#x}: it is compressed, transactional or not cellfeed's")
+    if base_offset < 0 or last_delta < 0 or not 0 <= count <= min(last_delta + 1, (end - position - HEAD_BYTES) // _RECORD_BYTES_MIN):
+        raise DataDamaged(f"a record batch claims {count} records at {last_delta + 1} offsets from {base_offset} in {end - position} bytes")
     return end
 
 
-def _records(data: bytes, position: int, end: int) -> Iterator[Record]:
+def _records(data: bytes, position: int, end: int) -> list[Record]:
     base_offset, _ = _OUTER.unpack_from(data, position)
-    attributes, last_delta, first_ms, _, _, _, _, count = _INNER.unpack_from(data, position + _OUTER.size + _MIDDLE.size)
-    if attributes & 0x07:
-        raise DataDamaged("a record batch is compressed")
-    at = position + HEAD_BYTES
+    _, last_delta, first_ms, _, _, _, _, count = _INNER.unpack_from(data, position + _OUTER.size + _MIDDLE.size)
+    records: list[Record] = []
+    at, delta_before = position + HEAD_BYTES, -1
     for _ in range(count):
         size, at = read_varint(data, at)
         record_end = at + size
-        if size < 1 or record_end > end:
-            raise DataDamaged(f"a record claims {size} bytes beyond its batch")
+        if size < _RECORD_BYTES_MIN - 1 or record_end > end:
+            raise DataDamaged(f"a record claims {size} bytes, which is none or beyond its batch")
+        if data[at]:
+            raise DataDamaged(f"a record has attributes {data[at]:#x}, of which none exists")
         elapsed_ms, field = read_varint(data, at + 1)
         offset_delta, field = read_varint(data, field)
         key, field = _nullable(data, field, record_end)
         value, field = _nullable(data, field, record_end)
         headers, field = read_varint(data, field)
-        for _ in range(2 * headers):
+        if not 0 <= headers <= size:
+            raise DataDamaged(f"a record of {size} bytes claims {headers} headers")
+        for _ in range(headers):
+            name, field = _nullable(data, field, record_end)
+            if name is None:
+                raise DataDamaged("a record has a header without a name")
             _, field = _nullable(data, field, record_end)
-        if field != record_end or not 0 <= offset_delta <= last_delta:
-            raise DataDamaged("a record does not end where it says, or lies outside its batch")
-        yield Record(base_offset + offset_delta, first_ms + elapsed_ms, key, value)
-        at = record_end
+        if field != record_end:
+            raise DataDamaged(f"a record of {size} bytes does not end where it says")
+        if not delta_before < offset_delta <= last_delta:
+            raise DataDamaged(f"a record at offset {base_offset + offset_delta} is out of order or lies outside its batch")
+        records.append(Record(base_offset + offset_delta, first_ms + elapsed_ms, key, value))
+        at, delta_before = record_end, offset_delta
     if at != end:
         raise DataDamaged(f"a record batch has {end - at} bytes behind its {count} records")
+    return records
 
 
 def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(data, position)
-    if length < 0:
+    if length == -1:
         return None, position
-    if position + length > end:
+    if length < 0 or position + length > end:
         raise DataDamaged(f"a field of {length} bytes goes beyond its record")
     return data[position : position + length], position + length

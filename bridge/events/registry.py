@@ -71,7 +71,7 @@ def schema_id_of(schema: object) -> int:
 
 
 def envelope_schema_id() -> int:
-    """The id of the envelope that is written now: what :class:`bridge.events.envelope.AvroFormat` puts before each value."""
+    """The id of the envelope that is written now: what :class:`bridge.events.formats.AvroFormat` puts before each value."""
     return schema_id_of(schemas.load_avro(ENVELOPE_VERSIONS[-1]))
 
 

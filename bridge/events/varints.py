@@ -1,6 +1,7 @@
 """Zigzag variable-length integers: the same encoding in Avro's binary form and in Kafka's record batches.
 
-Small values, which lengths and offset deltas nearly always are, come from a table: a look-up costs a tenth of the loop.
+A look-up costs a tenth of a loop, so what one or two bytes hold comes from a table (lengths and offset deltas nearly always do), and longer
+encodings are put together from tables of two-byte pieces.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from typing import Final
 
 from store.errors import DataDamaged
 
-_TABLE_SIZE: Final = 4096
+_TABLE_SIZE: Final = 1 << 13
+_TAILS_SIZE: Final = 1 << 12
 
 
 def _encode(value: int) -> bytes:
@@ -26,43 +28,65 @@ def _unsigned(value: int) -> bytes:
 
 
 VARINTS: Final = [_encode(value) for value in range(_TABLE_SIZE)]
-"""Encodings of 0 … 4095; hot loops index it directly when they know that a value is below ``len(VARINTS)``."""
+"""Encodings of 0 … 8191, all that take one or two bytes; hot loops index it directly when they know that a value is from 0 to below ``SMALL``."""
 
+SMALL: Final = _TABLE_SIZE
 
-_PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
-"""Two bytes of a longer encoding, both saying that more follows."""
+PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
+"""Two bytes of a longer encoding, both saying that more follows: index it with 14 bits of the zigzag form."""
+
+TAILS: Final = [_unsigned(value) for value in range(_TAILS_SIZE)]
+"""What follows a pair: index it with the bits of the zigzag form above the pair's 14."""
+
+MIDDLE: Final = _TAILS_SIZE << 13
+"""From ``SMALL`` to below this (33 million), an encoding is one pair and one tail."""
 
 _tails: dict[int, bytes] = {}
+_MOMENT_TAILS_MAX: Final = 10_000
+"""Tails of moments that are kept: each serves two minutes of a log, so this is two weeks of it in a megabyte."""
+
+
+def varint(value: int) -> bytes:
+    """The encoding of a signed 64-bit integer."""
+    if 0 <= value < SMALL:
+        return VARINTS[value]
+    if SMALL <= value < MIDDLE:
+        return PAIRS[value << 1 & 0x3FFF] + TAILS[value >> 13]
+    return _encode(value)
 
 
 def varint_of_moment(microseconds: int) -> bytes:
     """:func:`varint` of microseconds since 1970, five times as fast: moments of one batch share all but their low 28 bits."""
     zigzag = microseconds << 1
     if not 1 << 28 <= zigzag < 1 << 62:
-        return _encode(microseconds)
+        return varint(microseconds)
     high = zigzag >> 28
     tail = _tails.get(high)
     if tail is None:
-        if len(_tails) > 10_000:  # a bound on memory: an entry serves two minutes of a log
+        if len(_tails) >= _MOMENT_TAILS_MAX:
             _tails.clear()
         tail = _tails[high] = _unsigned(high)
-    return _PAIRS[zigzag & 0x3FFF] + _PAIRS[zigzag >> 14 & 0x3FFF] + tail
-
-
-def varint(value: int) -> bytes:
-    """The encoding of a signed 64-bit integer."""
-    return VARINTS[value] if 0 <= value < _TABLE_SIZE else _encode(value)
+    return PAIRS[zigzag & 0x3FFF] + PAIRS[zigzag >> 14 & 0x3FFF] + tail
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut or longer than 64 bits."""
-    shift = zigzag = 0
-    while True:
-        if position >= len(buffer) or shift > 63:
-            raise DataDamaged(f"a variable-length integer is cut or too long at byte {position}")
+    try:
         byte = buffer[position]
-        position += 1
-        zigzag |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (zigzag >> 1) ^ -(zigzag & 1), position
-        shift += 7
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        zigzag, shift = byte & 0x7F, 7
+        while True:
+            position += 1
+            byte = buffer[position]
+            zigzag |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                break
+    except IndexError:
+        raise DataDamaged(f"a variable-length integer is cut at byte {position}") from None
+    if byte >= 0x80 or zigzag >> 64:
+        raise DataDamaged(f"a variable-length integer goes beyond 64 bits at byte {position}")
+    return (zigzag >> 1) ^ -(zigzag & 1), position + 1

@@ -1,0 +1,131 @@
+"""How a cell becomes a record's value: Avro in Confluent's wire format, or JSON. Both carry all that a cell is, so no headers are needed.
+
+Avro: a zero byte, the schema id (4 bytes, big-endian), the Avro binary of ``schemas/avro/cell_envelope.avsc``. Written by hand for speed (a tenth of
+what fastavro takes); a property test holds the two byte-identical. JSON: one object with the same fields, keys sorted, no spaces, the body
+spliced in as it is stored::
+
+    {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z","ref_key":…,"row_key":…,"shard":…}
+
+The way back is :func:`bridge.events.envelope.decode_envelope`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
+from store.cells import StoredCell, moment
+
+WIRE_HEAD: Final = struct.Struct(">bI")
+"""Confluent's wire format: magic byte 0, schema id."""
+
+_UUID_LENGTH: Final = varint(36)
+
+_COLUMNS_KEPT_MAX: Final = 10_000
+"""Encoded column names that are kept: a bound on memory where programs make up column names without end."""
+
+
+class EventFormat(Protocol):
+    """How a cell becomes a record's value. ``name`` is what configuration calls it. Safe to use from several threads."""
+
+    name: str
+
+    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
+        """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body."""
+        ...
+
+    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+        """:meth:`encode` of many cells of one shard, in order, at a third of the cost."""
+        ...
+
+
+class AvroFormat:
+    """Confluent wire format; ``schema_id`` is what the schema registry calls the envelope's schema."""
+
+    name = "avro"
+
+    def __init__(self, schema_id: int) -> None:
+        self._head = WIRE_HEAD.pack(0, schema_id) + _UUID_LENGTH
+        self._columns: dict[str, bytes] = {}
+
+    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
+        """See :class:`EventFormat`."""
+        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
+
+    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+        """See :class:`EventFormat`."""
+        values: list[bytes] = []
+        append, join = values.append, b"".join
+        # Names that a loop looks up thousands of times are local, and what neighbours share is encoded once: cells that were put together
+        # have one moment, and the shard stands right before it.
+        head, columns, small, middle, pairs, tails = self._head, self._columns, VARINTS, MIDDLE, PAIRS, TAILS
+        shard_bytes, last_us, shard_and_moment = varint(shard), None, b""
+        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(cells, keys, bodies_json, strict=True):
+            if created_at_us != last_us:
+                last_us, shard_and_moment = created_at_us, shard_bytes + varint_of_moment(created_at_us)
+            if 0 <= added_id < SMALL:
+                added = small[added_id]
+            elif SMALL <= added_id < middle:
+                added = pairs[added_id << 1 & 0x3FFF] + tails[added_id >> 13]
+            else:
+                added = varint(added_id)
+            length = len(body_json)
+            append(
+                join(
+                    (
+                        head,
+                        key,
+                        columns.get(column_name) or self._column(column_name),
+                        small[ref_key] if 0 <= ref_key < SMALL else varint(ref_key),
+                        added,
+                        shard_and_moment,
+                        small[length] if length < SMALL else varint(length),
+                        body_json,
+                    )
+                )
+            )
+        return values
+
+    def _column(self, column_name: str) -> bytes:
+        name = column_name.encode()
+        encoded = varint(len(name)) + name
+        if len(self._columns) < _COLUMNS_KEPT_MAX:
+            self._columns[column_name] = encoded
+        return encoded
+
+
+class JsonFormat:
+    """One JSON object per cell."""
+
+    name = "json"
+
+    def __init__(self) -> None:
+        self._columns: dict[str, bytes] = {}
+
+    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
+        """See :class:`EventFormat`."""
+        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
+
+    def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
+        """See :class:`EventFormat`."""
+        values: list[bytes] = []
+        last_second, second_text = None, b""
+        for (added_id, _, column_name, ref_key, created_at_us, _), key, body_json in zip(cells, keys, bodies_json, strict=True):
+            second, microsecond = divmod(created_at_us, 1_000_000)
+            if second != last_second:
+                last_second, second_text = second, moment(second * 1_000_000).isoformat()[:19].encode()
+            column = self._columns.get(column_name) or self._column(column_name)
+            values.append(
+                b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%06dZ","ref_key":%d,"row_key":"%b","shard":%d}'
+                % (added_id, body_json, column, second_text, microsecond, ref_key, key, shard)
+            )
+        return values
+
+    def _column(self, column_name: str) -> bytes:
+        encoded = json.dumps(column_name, ensure_ascii=False).encode()
+        if len(self._columns) < _COLUMNS_KEPT_MAX:
+            self._columns[column_name] = encoded
+        return encoded

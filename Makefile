@@ -1,0 +1,50 @@
+# cellfeed: every target explains itself in `make help`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+KEEP   ?=
+KIND   ?=
+SEED   ?=
+NAME   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench faults services lock clean
+
+help: ## Show this help
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.ready ## Make .venv with the locked dependencies (Python 3.11+ and PyPI are enough)
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("cellfeed needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with proof (KEEP=1 leaves it running)
+	$(BIN)/cellfeed demo $(if $(KEEP),--keep)
+
+test: setup lint ## The whole test suite
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
+	$(BIN)/python -m benchmarks $(or $(NAME),--all)
+
+faults: setup ## Fault runs on the whole system (KIND=worker|gateway|triggers|warehouse, SEED=n); one JSON summary per run
+	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
+
+services: ## Install what the optional tests use (kcat, Java, Kafka's jars) where apt and root are there
+	./docker/install-services
+
+lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --python-version 3.11 pyproject.toml -o requirements.lock
+
+clean: ## Remove the environment and what runs left behind
+	rm -rf $(VENV) run demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

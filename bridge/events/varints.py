@@ -70,7 +70,10 @@ def varint_of_moment(microseconds: int) -> bytes:
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut or longer than 64 bits."""
+    """The value at ``position`` and the position behind it. Raises DataDamaged when it is cut, beyond 64 bits or not in its shortest form.
+
+    No writer makes longer forms; to refuse them means that what decodes is byte for byte what the encoder writes.
+    """
     try:
         byte = buffer[position]
         if byte < 0x80:
@@ -89,4 +92,6 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
         raise DataDamaged(f"a variable-length integer is cut at byte {position}") from None
     if byte >= 0x80 or zigzag >> 64:
         raise DataDamaged(f"a variable-length integer goes beyond 64 bits at byte {position}")
+    if not byte:
+        raise DataDamaged(f"a variable-length integer is longer than it needs to be at byte {position}")
     return (zigzag >> 1) ^ -(zigzag & 1), position + 1

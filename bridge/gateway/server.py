@@ -28,7 +28,7 @@ from bridge.gateway.context import GatewayContext
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
 from bridge.gateway.limits import BLOCKS_BYTES_MAX, CONNECTIONS_MAX, POLL_INTERVAL_S
-from bridge.gateway.topics import Topics
+from bridge.gateway.topics import Topics, legal_topic_name
 from store.datastore import Datastore
 from store.errors import InvalidRequest, ProtectData
 from store.wakeups import Listener
@@ -78,8 +78,11 @@ class Gateway:
     async def start(self) -> None:
         """Binds both ports and reads the heads once, so that the first client finds everything there."""
         config, engine = self._config, self._datastore.engine
-        registry = SchemaRegistry(self._datastore.name, engine.columns)
-        formats = {topic: _event_format(name, registry) for topic, name in {"*": "avro", **config.formats}.items()}
+        names = {"*": "avro", **config.formats}
+        registry = SchemaRegistry(
+            self._datastore.name, engine.columns, serves_avro=lambda topic: legal_topic_name(topic) and names.get(topic, names["*"]) == "avro"
+        )
+        formats = {topic: _event_format(name, registry) for topic, name in names.items()}
         topics = Topics(self._datastore.name, engine.columns, formats)
         heads = LogHeads(engine, self._executor)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max)

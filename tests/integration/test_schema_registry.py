@@ -9,18 +9,23 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import uvicorn
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 import schemas
+from bridge.coordination.in_store import StoreCoordinator
 from bridge.events.envelope import AvroFormat
 from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
+from bridge.gateway.server import GatewayConfig, run_gateway
 from store.cells import StoredCell
+from store.datastore import Datastore
 from store.sharding import row_key_text
 
 START_TIMEOUT_S = 20.0
@@ -119,3 +124,56 @@ def test_the_client_is_told_what_is_not_there_and_what_is_refused(client: Schema
     with pytest.raises(SchemaRegistryError) as nowhere:
         client.get_latest_version("nowhere-value")
     assert (nowhere.value.http_status_code, nowhere.value.error_code) == (404, 40401)
+
+
+@pytest.mark.integration
+def test_a_deserializing_consumer_reads_cells_from_the_gateway(datastore: Datastore) -> None:
+    """Gateway, registry and Confluent's consumer together; a topic that carries JSON and a column no topic can be named after have no subject."""
+    bodies = {uuid.UUID(int=n): {"n": n, "zone": "Théâtre"} for n in range(20)}
+    for column in ("BASE", "NOTES", "not a topic"):
+        for put in datastore.put_cells([(row_key, column, 1, body) for row_key, body in bodies.items()]):
+            put.or_raise()
+    config = GatewayConfig(port=0, registry_port=0, formats={"*": "avro", "trips.NOTES": "json"})
+    ports: list[int] = []
+    started, stop = threading.Event(), threading.Event()
+
+    def on_started(*bound: int) -> None:
+        ports.extend(bound)
+        started.set()
+
+    offsets = StoreCoordinator(datastore.state)
+    gateway = threading.Thread(target=run_gateway, args=(datastore, offsets, config, stop, on_started), name="gateway-under-test")
+    gateway.start()
+    try:
+        assert started.wait(START_TIMEOUT_S), "the gateway did not start"
+        with SchemaRegistryClient({"url": f"http://127.0.0.1:{ports[1]}"}) as client:
+            assert client.get_subjects() == ["trips-value", "trips.BASE-value"]
+            events = _consumed(ports[0], TOPIC, len(bodies), AvroDeserializer(client))
+    finally:
+        stop.set()
+        gateway.join(START_TIMEOUT_S)
+    assert not gateway.is_alive(), "the gateway did not end"
+    assert {event["row_key"]: json.loads(event["body"]) for event in events} == bodies
+    cells = [datastore.get_cell(event["row_key"], "BASE", 1) for event in events]
+    assert [(event["shard"], event["added_id"], event["created_at"]) for event in events] == [(c.shard, c.added_id, c.created_at) for c in cells if c]
+
+
+def _consumed(port: int, topic: str, count: int, deserializer: AvroDeserializer) -> list[dict[str, Any]]:
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    try:
+        partitions = consumer.list_topics(topic, START_TIMEOUT_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        events: list[dict[str, Any]] = []
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(events) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            assert message.error() is None
+            event = deserializer(message.value(), SerializationContext(topic, MessageField.VALUE))
+            assert isinstance(event, dict)
+            assert (message.partition(), message.offset(), message.key()) == (event["shard"], event["added_id"], str(event["row_key"]).encode())
+            events.append(event)
+        return events
+    finally:
+        consumer.close()

@@ -54,6 +54,7 @@ class ShardRun:
         self._coordinator = coordinator
         self._parked = parked
         self.claim = claim
+        self.too_many_parked = False
         self.stop = threading.Event()
         """Set to have the run end after the cell that is under way."""
         self.progress = Progress()
@@ -81,6 +82,8 @@ class ShardRun:
                 else:
                     self._park(cell, error, attempts)
             self.progress.location = cell.added_id + 1
+            if self.too_many_parked:
+                break
             self.progress.last_progress_s = time.time()
             self.progress.because = f"came to {cell.added_id}"
             if time.monotonic() - saved_at_s > _SAVE_EVERY_S:
@@ -154,5 +157,7 @@ class ShardRun:
         self._saved = cell.added_id + 1
         failpoint("trigger.after_park")
         self.progress.parked += 1
-        if (count := self._parked.count(self._trigger.group)) >= self._trigger.parked_max:
+        count = self._parked.count(self._trigger.group)
+        self.too_many_parked = count >= self._trigger.parked_max
+        if self.too_many_parked:
             self._parked.stop(self._trigger.group, f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last error: {error[-300:]}")

@@ -123,9 +123,9 @@ class TriggerGroup:
         if retry_all is not None:
             run.retry_parked(only_asked=not retry_all)
         for _ in range(_CHUNKS_IN_A_TURN):
-            parked_before = run.progress.parked
+            run.too_many_parked = False
             more = run.run_chunk()
-            if run.progress.parked > parked_before:
+            if run.too_many_parked:
                 self._stopped_because = self._parked.stopped_because(self._session.group)
             if not more or run.stop.is_set() or self._stopped_because is not None:
                 return

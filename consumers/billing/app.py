@@ -36,6 +36,11 @@ def idempotency_key(cell: Cell) -> str:
     return f"{GROUP}-{cell.shard}-{cell.added_id}"
 
 
+def card_of(row_key: UUID) -> str:
+    """The token of the card that a trip was paid with: the taxi records have none, so the trip stands for it."""
+    return f"card-of-{row_key}"
+
+
 def bill_trip(row_key: UUID, cell: Cell, store: CellStore, provider: CardProvider) -> None:
     """Settles one trip. Card trips are charged; cash was paid in the car; a trip without a payment type is settled unpaid, for people to look at.
 
@@ -50,7 +55,7 @@ def bill_trip(row_key: UUID, cell: Cell, store: CellStore, provider: CardProvide
     match cell.body.get("payment"):
         case "credit card":
             failpoint("billing.before_charge")
-            charge = provider.charge(idempotency_key(cell), amount_cents)
+            charge = provider.charge(idempotency_key(cell), card_of(row_key), amount_cents)
             failpoint("billing.after_charge")
             status = "charged"
         case "cash":

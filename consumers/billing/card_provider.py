@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 DECLINED_FIRST_PERCENT: Final = 5
-"""Share of idempotency keys, in percent, that the sandbox declines the first time."""
+"""Share of cards, in percent, that the sandbox declines the first time."""
 
 
 class CardDeclined(Exception):
@@ -38,15 +38,15 @@ class Charge:
 class CardProvider(Protocol):
     """What billing needs of a card provider."""
 
-    def charge(self, idempotency_key: str, amount_cents: int) -> Charge:
-        """Takes the money once per key. Raises CardDeclined, KeyReused."""
+    def charge(self, idempotency_key: str, card: str, amount_cents: int) -> Charge:
+        """Takes the money from a card once per key. Raises CardDeclined, KeyReused."""
         ...
 
 
 class SandboxCardProvider:
     """A provider in a SQLite file of its own: durable, shared by processes, and outside the datastore as a real one is.
 
-    Declines, deterministically, ``DECLINED_FIRST_PERCENT`` of the keys (by the SHA-256 of the key) the first time they are tried.
+    Declines, deterministically, ``DECLINED_FIRST_PERCENT`` of the cards (by the SHA-256 of the card) the first time they are tried.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class SandboxCardProvider:
             connection.execute("CREATE TABLE IF NOT EXISTS charge (idempotency_key TEXT PRIMARY KEY, charge_id TEXT NOT NULL, amount_cents INTEGER NOT NULL)")
             connection.execute("CREATE TABLE IF NOT EXISTS decline (idempotency_key TEXT PRIMARY KEY)")
 
-    def charge(self, idempotency_key: str, amount_cents: int) -> Charge:
+    def charge(self, idempotency_key: str, card: str, amount_cents: int) -> Charge:
         with self._transaction() as connection:
             row = connection.execute("SELECT charge_id, amount_cents FROM charge WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
             if row is not None:
@@ -64,7 +64,7 @@ class SandboxCardProvider:
                     raise KeyReused(f"key {idempotency_key} was charged {row[1]} cents, not {amount_cents}")
                 return Charge(row[0], idempotency_key, row[1])
             declined = False
-            if declines_first(idempotency_key):
+            if declines_first(card):
                 declined = connection.execute("INSERT OR IGNORE INTO decline VALUES (?)", (idempotency_key,)).rowcount == 1
             charge_id = "ch_" + hashlib.sha256(idempotency_key.encode()).hexdigest()[:24]
             if not declined:
@@ -99,6 +99,6 @@ class SandboxCardProvider:
             connection.execute("COMMIT")
 
 
-def declines_first(idempotency_key: str) -> bool:
-    """Whether the sandbox declines this key the first time."""
-    return int.from_bytes(hashlib.sha256(b"decline:" + idempotency_key.encode()).digest()[:4], "big") % 100 < DECLINED_FIRST_PERCENT
+def declines_first(card: str) -> bool:
+    """Whether the sandbox declines this card the first time."""
+    return int.from_bytes(hashlib.sha256(card.encode()).digest()[:4], "big") % 100 < DECLINED_FIRST_PERCENT

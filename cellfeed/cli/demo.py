@@ -1,0 +1,68 @@
+"""demo: the whole product on real taxi trips, in under a minute."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellfeed.cli.instance import gateway_address, worker_urls
+from cellfeed.cli.output import console
+from cellfeed.config import check_config
+from cellfeed.demo.run import demo_config, run_demo
+from cellfeed.run_dir import RunDir
+from cellfeed.supervisor import start_all, stop_all
+from store.errors import InvalidRequest
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end; `cellfeed down --run-dir demo-run` ends it.")] = False,
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="Where the demo keeps its files; emptied first.")] = Path("demo-run"),
+    csv: Annotated[Path | None, typer.Option("--csv", help="Other trips than those that the product ships, in the same columns.")] = None,
+) -> None:
+    """Load New York taxi trips, bill them, follow them with a Kafka consumer into Parquet, and prove that nothing was lost. Exits with 1 on a false proof."""
+    directory = RunDir(run_dir)
+    _empty(directory)
+    began_s = time.monotonic()
+    with directory.supervised():
+        start_all(directory, check_config(demo_config(directory)), lambda line: console.print(line, highlight=False))
+        left_running = False
+        try:
+            lines = run_demo(directory, console, csv)
+            left_running = keep
+        finally:
+            if not left_running:
+                _what_next(directory, running=False)
+                stop_all(directory, lambda _: None)
+        if left_running:
+            _what_next(directory, running=True)
+    console.print(f"\n{time.monotonic() - began_s:.1f} s", highlight=False)
+    if not all(line.holds for line in lines):
+        raise typer.Exit(1)
+
+
+def _empty(directory: RunDir) -> None:
+    if directory.supervisor_pid() is not None or any(directory.alive(entry.name) for entry in directory.processes()):
+        raise InvalidRequest(f"an instance runs in {directory.path}; end it with: cellfeed down --run-dir {directory.path}")
+    if directory.path.exists():
+        if any(directory.path.iterdir()) and not directory.config.exists():
+            raise InvalidRequest(f"{directory.path} is not empty and is not a run directory: the demo does not empty it")
+        shutil.rmtree(directory.path)
+    directory.make()
+
+
+def _what_next(directory: RunDir, *, running: bool) -> None:
+    kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
+    where = "" if directory.path.name == "run" else f" --run-dir {directory.path.name}"
+    console.print()
+    console.print("Try next:" if running else "Try next (`make demo KEEP=1` leaves it running):", highlight=False)
+    for command, what in (
+        (f"kcat -b {kafka} -C -t trips.STATUS -e", "any Kafka client reads the logs"),
+        (f"cellfeed tail{where}", "new cells as they come"),
+        (f"cellfeed warehouse query{where} 'FROM latest LIMIT 5'", "SQL over the Parquet files"),
+        (f"{http}/schema", "the HTTP API and its OpenAPI page"),
+    ):
+        console.print(f"  {command:<72} {what}", highlight=False, markup=False)

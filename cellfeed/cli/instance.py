@@ -1,0 +1,47 @@
+"""Which instance a command speaks to: ``--run-dir`` (or CELLFEED_RUN_DIR) of a local one, or ``--url`` of its workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellfeed.config import Config, load_config
+from cellfeed.run_dir import RunDir
+from store.client import Client
+from store.errors import NotFound
+
+DEFAULT_RUN_DIR = Path("run")
+
+RunDirOption = Annotated[Path, typer.Option("--run-dir", envvar="CELLFEED_RUN_DIR", help="The instance's run directory.")]
+UrlOption = Annotated[list[str] | None, typer.Option("--url", help="An HTTP worker's address, instead of the run directory's; may be given several times.")]
+DatastoreOption = Annotated[str | None, typer.Option("--datastore", help="The datastore's name; the instance's own by default.")]
+
+
+def worker_urls(run_dir: Path) -> list[str]:
+    """The workers that the run directory names. Raises NotFound when there is none."""
+    config = load_config(RunDir(run_dir).config) if RunDir(run_dir).config.exists() else Config()
+    hosts = {worker.name: worker.host for worker in config.workers}
+    entries = [entry for entry in RunDir(run_dir).processes() if entry.kind == "worker"]
+    if not entries:
+        raise NotFound(f"no instance runs in {run_dir}; start one with: cellfeed up --run-dir {run_dir}")
+    return [f"http://{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['http']}" for entry in entries]
+
+
+def client_of(run_dir: Path, urls: list[str] | None, datastore: str | None) -> Client:
+    """A client of the instance."""
+    if datastore is None:
+        config = RunDir(run_dir).config
+        datastore = load_config(config).datastore.name if config.exists() else Config().datastore.name
+    return Client(urls or worker_urls(run_dir), datastore)
+
+
+def gateway_address(run_dir: Path) -> str:
+    """``host:port`` of the first gateway. Raises NotFound."""
+    directory = RunDir(run_dir)
+    hosts = {gateway.name: gateway.host for gateway in load_config(directory.config).gateways}
+    for entry in directory.processes():
+        if entry.kind == "gateway":
+            return f"{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['kafka']}"
+    raise NotFound(f"no gateway runs in {run_dir}")

@@ -1,0 +1,100 @@
+"""up, down, start, run: the life of an instance."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.config import load_config
+from cellfeed.processes import run_process
+from cellfeed.run_dir import RunDir
+from cellfeed.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
+from store.errors import Unavailable
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the built-in embedded one when left out.")]
+
+
+def up(
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once everything serves, and leave it running.")] = False,
+) -> None:
+    """Start an instance: HTTP workers, Kafka gateway, and what else the configuration names. Ctrl-C ends it."""
+    directory = RunDir(run_dir)
+    checked = load_config(config)
+    if detach:
+        _detach(directory, config)
+        return
+    directory.make()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with directory.supervised():
+        start_all(directory, checked, lambda line: console.print(line, highlight=False))
+        console.print(f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it", highlight=False)
+        try:
+            supervise(directory, checked, lambda line: console.print(line, highlight=False), stopping.is_set)
+        finally:
+            stop_all(directory, lambda line: console.print(line, highlight=False))
+
+
+def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """End an instance: every process drains and stops."""
+    directory = RunDir(run_dir)
+    if not directory.processes() and directory.supervisor_pid() is None:
+        console.print(f"nothing runs in {run_dir}", highlight=False)
+        return
+    stop_instance(directory, lambda line: console.print(line, highlight=False))
+    console.print("down", highlight=False)
+
+
+def start(
+    name: Annotated[str, typer.Argument(help="A process's name, as `cellfeed status` shows it.")],
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back one process of an instance, on the ports that it had."""
+    entry = start_again(RunDir(run_dir), name)
+    if as_json:
+        print_json({"name": entry.name, "kind": entry.kind, "pid": entry.pid, "ports": entry.ports, "log": entry.log})
+    else:
+        console.print(f"{entry.name} started (pid {entry.pid})", highlight=False)
+
+
+def run(name: Annotated[str, typer.Argument(help="The process's name in the configuration.")], run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Run one process of an instance in the foreground (what `up` starts; for other supervisors)."""
+    run_process(run_dir, name)
+
+
+def _detach(directory: RunDir, config: Path | None) -> None:
+    directory.make()
+    arguments = [sys.executable, "-m", "cellfeed.cli.main", "up", "--run-dir", str(directory.path)]
+    if config is not None:
+        arguments += ["--config", str(config)]
+    log_path = directory.log("supervisor")
+    with log_path.open("ab") as log:
+        start = log.tell()
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "COLUMNS": "500"})
+    deadline_s = time.monotonic() + 4 * START_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        said = log_path.read_bytes()[start:].decode(errors="replace")
+        if process.poll() is not None:
+            if process.returncode in (2, 3):
+                sys.stderr.write(said)
+                raise typer.Exit(process.returncode)
+            raise Unavailable(f"it did not start:\n{said.strip()}")
+        if "up: run directory" in said:
+            console.print(said.strip().replace("Ctrl-C or ", ""), highlight=False)
+            return
+        time.sleep(0.05)
+    raise Unavailable(f"it did not start in time; see {log_path}")

@@ -1,0 +1,55 @@
+"""The command line. Exit codes: 0 well, 1 failed, 2 used wrongly, 3 refused to protect data."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cellfeed import __version__
+from cellfeed.cli import cells, demo, lifecycle, parked, status, verify, warehouse
+from cellfeed.cli.output import fail
+from store.errors import CellfeedError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A sharded store of immutable cells whose every shard is a Kafka partition.",
+)
+app.command()(lifecycle.up)
+app.command()(lifecycle.down)
+app.command()(lifecycle.start)
+app.command()(status.status)
+app.command()(cells.load)
+app.command()(cells.put)
+app.command()(cells.get)
+app.command()(cells.scan)
+app.command()(cells.tail)
+app.command()(verify.verify)
+app.add_typer(parked.app, name="parked")
+app.add_typer(warehouse.app, name="warehouse")
+app.command()(demo.demo)
+app.command()(lifecycle.run)
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"cellfeed {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: an error that a user can act on is one line, never a traceback."""
+    try:
+        app()
+    except CellfeedError as error:
+        sys.exit(fail(error, "--json" in sys.argv).exit_code)
+    except BrokenPipeError:
+        sys.exit(1)  # whoever read our output has gone
+
+
+if __name__ == "__main__":
+    main()

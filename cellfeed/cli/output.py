@@ -1,0 +1,68 @@
+"""How commands print: for people by default, JSON lines for machines with ``--json``; errors in one line, and the exit code that goes with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from store.cells import Cell
+from store.errors import CellfeedError
+
+console = Console(soft_wrap=True)
+errors = Console(stderr=True, soft_wrap=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for machines.")]
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+
+
+def cell_as_json(cell: Cell) -> dict[str, Any]:
+    """A cell as commands print it."""
+    return {
+        "shard": cell.shard,
+        "added_id": cell.added_id,
+        "row_key": str(cell.row_key),
+        "column_name": cell.column_name,
+        "ref_key": cell.ref_key,
+        "created_at": cell.created_at.isoformat(),
+        "body": cell.body,
+    }
+
+
+def print_cell(cell: Cell, as_json: bool) -> None:
+    """A cell as one line."""
+    if as_json:
+        print_json(cell_as_json(cell))
+    else:
+        place = f"{cell.shard}/{cell.added_id}"
+        console.print(f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}", markup=False, highlight=False)
+
+
+def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:
+    """Prints an error; what to raise then."""
+    if as_json:
+        print_json(error.as_json())
+    errors.print(f"cellfeed: {error}", style="red", markup=False, highlight=False)
+    return typer.Exit(error.exit_code)
+
+
+def progress_bar() -> Progress:
+    """A progress bar on a terminal; nothing that fills logs elsewhere."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description:<34}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+    )

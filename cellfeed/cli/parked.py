@@ -1,0 +1,113 @@
+"""parked list|show|retry|skip|resume: cells that a trigger could not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from bridge.triggers.parked import ParkedCell, ParkedCells
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.config import load_config
+from cellfeed.processes import open_datastore
+from cellfeed.run_dir import RunDir
+from store.cells import moment
+from store.errors import NotFound
+
+app = typer.Typer(no_args_is_help=True, help="Cells that a trigger could not run: list, show, retry, skip; resume a stopped trigger.")
+
+GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for example billing.")]
+CellArgument = Annotated[str, typer.Argument(help="The parked cell, as the list shows it: shard/added_id.")]
+
+
+@app.command("list")
+def list_parked(
+    group: Annotated[str | None, typer.Argument(help="Only this trigger's.")] = None,
+    skipped: Annotated[bool, typer.Option("--skipped", help="Those that were skipped, instead.")] = False,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List parked cells."""
+    with _parked(run_dir) as parked:
+        cells = parked.skipped(group) if skipped else parked.all(group)
+    if as_json:
+        for cell in cells:
+            print_json(msgspec.to_builtins(cell))
+        return
+    table = Table("group", "cell", "row key", "column", "tries", "parked since", "reason" if skipped else "error", box=None)
+    for cell in cells:
+        reason = cell.skipped_because if skipped else cell.error.strip().splitlines()[-1][:100]
+        table.add_row(cell.group, cell.cell_id, cell.row_key, cell.column_name, str(cell.attempts), _when(cell.parked_at_us), reason)
+    console.print(table if cells else "nothing is parked")
+
+
+@app.command()
+def show(group: GroupArgument, cell: CellArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show one parked cell with its whole error."""
+    with _parked(run_dir) as parked:
+        found = parked.find(group, cell)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _print(found)
+
+
+@app.command()
+def retry(
+    group: GroupArgument,
+    cell: Annotated[str | None, typer.Argument(help="One parked cell; all of the group when left out.")] = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Have parked cells tried again now."""
+    with _parked(run_dir) as parked:
+        count = parked.ask_retry(group, cell)
+    console.print(f"{count} to be tried again", highlight=False)
+
+
+@app.command()
+def skip(
+    group: GroupArgument,
+    cell: CellArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why it is given up; kept for the record.")],
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Give a parked cell up for good, with a reason."""
+    with _parked(run_dir) as parked:
+        parked.skip(group, cell, reason)
+    console.print(f"{cell} skipped", highlight=False)
+
+
+@app.command()
+def resume(group: GroupArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Let a trigger go on that stopped because too many cells were parked."""
+    with _parked(run_dir) as parked:
+        reason = parked.stopped_because(group)
+        if reason is None:
+            raise NotFound(f"trigger {group!r} is not stopped")
+        parked.resume(group)
+    console.print(f"{group} goes on", highlight=False)
+
+
+@contextmanager
+def _parked(run_dir: RunDirOption) -> Iterator[ParkedCells]:
+    directory = RunDir(run_dir)
+    if not directory.config.exists():
+        raise NotFound(f"{run_dir} is not the run directory of an instance")
+    with open_datastore(directory, load_config(directory.config)) as datastore:
+        yield ParkedCells(datastore.state)
+
+
+def _print(cell: ParkedCell) -> None:
+    console.print(f"{cell.group} {cell.cell_id}: row key {cell.row_key}, column {cell.column_name}, ref key {cell.ref_key}", highlight=False)
+    console.print(f"parked {_when(cell.parked_at_us)}, tried {cell.attempts} times, last {_when(cell.last_tried_at_us)}", highlight=False)
+    console.print(cell.error, highlight=False, markup=False)
+
+
+def _when(moment_us: int) -> str:
+    return datetime.strftime(moment(moment_us), "%Y-%m-%d %H:%M:%S UTC")

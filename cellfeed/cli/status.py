@@ -1,0 +1,86 @@
+"""status: what runs, how far the logs are, how far the triggers and consumer groups have come, what is parked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.program import load_program
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.config import load_config
+from cellfeed.processes import open_datastore
+from cellfeed.run_dir import RunDir
+from store.errors import CellfeedError, NotFound
+
+
+@dataclass
+class GroupLag:
+    """How far a group is behind in a topic, in cells."""
+
+    group: str
+    topic: str
+    behind: int
+    parked: int
+    stopped_because: str | None
+
+
+def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show an instance: processes, logs, consumer groups and triggers with their lag."""
+    directory = RunDir(run_dir)
+    if not directory.config.exists():
+        raise NotFound(f"{run_dir} is not the run directory of an instance")
+    config = load_config(directory.config)
+    processes = [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()]
+    with open_datastore(directory, config) as datastore:
+        heads = datastore.heads()
+        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, app.settings)}
+        lags = _lags(StoreCoordinator(datastore.state), ParkedCells(datastore.state), triggers, datastore.name, {s: h.watermark for s, h in heads.items()})
+    if as_json:
+        print_json(
+            {
+                "processes": processes,
+                "shards": {str(shard): head._asdict() for shard, head in heads.items()},
+                "groups": [vars(lag) for lag in lags],
+            }
+        )
+        return
+    table = Table("process", "kind", "pid", "state", "ports", box=None)
+    for process in processes:
+        ports = ", ".join(f"{which} {port}" for which, port in process["ports"].items())
+        table.add_row(process["name"], process["kind"], str(process["pid"]), "up" if process["up"] else "[red]down[/red]", ports)
+    console.print(table if processes else "no process runs")
+    console.print()
+    cells = sum(head.watermark - head.log_start for head in heads.values())
+    watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in heads.items())
+    console.print(f"{config.datastore.name}: {cells} cells in {len(heads)} shards; watermarks {watermarks}", highlight=False)
+    if lags:
+        console.print()
+        table = Table("group", "topic", "cells behind", "parked", "", box=None)
+        for lag in lags:
+            table.add_row(lag.group, lag.topic, str(lag.behind), str(lag.parked), f"[red]stopped: {lag.stopped_because}[/red]" if lag.stopped_because else "")
+        console.print(table)
+
+
+def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
+    """The groups of a program, so that one that has not run yet is listed too; none when it cannot be loaded here (its processes say why)."""
+    try:
+        return [trigger.group for trigger in load_program(app, settings)]
+    except CellfeedError:
+        return []
+
+
+def _lags(coordinator: StoreCoordinator, parked: ParkedCells, triggers: set[str], datastore: str, watermarks: dict[int, int]) -> list[GroupLag]:
+    lags = []
+    for group in sorted({*coordinator.groups(), *triggers}):
+        offsets = coordinator.fetch_offsets(group)
+        for topic in sorted({topic for topic, _ in offsets} or {datastore}):
+            committed = {partition: offset.offset for (name, partition), offset in offsets.items() if name == topic}
+            behind = sum(max(0, watermark - committed.get(shard, 0)) for shard, watermark in watermarks.items())
+            lags.append(GroupLag(group, topic, behind, parked.count(group), parked.stopped_because(group)))
+    return lags

@@ -1,0 +1,61 @@
+"""warehouse query|status: a look into the Parquet table, with DuckDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.config import load_config
+from cellfeed.run_dir import RunDir
+from consumers.warehouse.table import WarehouseTable
+from store.errors import NotFound
+
+app = typer.Typer(no_args_is_help=True, help="The warehouse table: SQL over it, and how far it has come.")
+
+DirectoryOption = Annotated[Path | None, typer.Option("--directory", help="The table's folder; the instance's first warehouse when left out.")]
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="SQL over the views `cells` (all) and `latest` (newest of each row and column).")],
+    directory: DirectoryOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the table, with DuckDB."""
+    rows = WarehouseTable(table_directory(directory, run_dir)).query(sql)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    table = Table(*(str(name) for name in (rows[0] if rows else {})), box=None)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table if rows else "no rows")
+
+
+@app.command()
+def status(directory: DirectoryOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """How many rows and files, and where each shard goes on."""
+    table = WarehouseTable(table_directory(directory, run_dir))
+    answer = {"rows": table.row_count(), "files": len(table.files()), "next_offsets": {str(k): v for k, v in table.next_offsets().items()}}
+    if as_json:
+        print_json(answer)
+    else:
+        console.print(f"{answer['rows']} rows in {answer['files']} files; next offsets {answer['next_offsets']}", highlight=False)
+
+
+def table_directory(directory: Path | None, run_dir: Path) -> Path:
+    """The table's folder. Raises NotFound when the instance has no warehouse."""
+    if directory is not None:
+        return directory
+    instance = RunDir(run_dir)
+    warehouses = load_config(instance.config).warehouses if instance.config.exists() else []
+    if not warehouses:
+        raise NotFound(f"the instance in {run_dir} has no warehouse; name a table's folder with --directory")
+    return instance.inside(warehouses[0].directory)

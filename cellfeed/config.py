@@ -1,0 +1,147 @@
+"""The configuration file: what ``cellfeed up`` starts, and where everything listens.
+
+YAML, checked strictly: an unknown key or a wrong value is refused with its path. Every field has a default, so an empty file (or none) is an embedded
+store with one HTTP worker and one gateway. Port 0 means a free port, chosen at the first start and kept for restarts within the run directory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+from store.datastore import check_datastore_name
+from store.errors import InvalidRequest, ProtectData
+from store.limits import SHARDS_MAX
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
+
+
+class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made."""
+
+    name: str = "trips"
+    shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
+    directory: str = "store"
+
+
+class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """An HTTP worker."""
+
+    name: ProcessName = "worker"
+    host: str = "127.0.0.1"
+    port: Port = 7420
+
+
+class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A Kafka gateway with its schema registry. ``formats``: topic (or ``*``) to ``avro`` or ``json``. ``group_initial_delay_s``: see Kafka's
+    ``group.initial.rebalance.delay.ms``."""
+
+    name: ProcessName = "gateway"
+    host: str = "127.0.0.1"
+    port: Port = 9092
+    registry_port: Port = 8081
+    advertised_host: str | None = None
+    advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    formats: dict[str, str] = {}
+    group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
+
+
+class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it, ``processes`` divide the shards."""
+
+    app: str
+    name: ProcessName = "triggers"
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1
+    threads: Annotated[int, Meta(ge=1, le=256)] = 8
+    lease_s: Annotated[float, Meta(ge=0.2, le=300)] = 10.0
+    settings: dict[str, Any] = {}
+
+
+class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A warehouse loader: a Kafka consumer that writes Parquet. ``bootstrap`` defaults to the first gateway, ``topic`` to the datastore's full topic."""
+
+    name: ProcessName = "warehouse"
+    directory: str = "warehouse"
+    bootstrap: str | None = None
+    topic: str | None = None
+    group: str = "warehouse"
+    flush_rows: Annotated[int, Meta(ge=1)] = 100_000
+    flush_age_s: Annotated[float, Meta(gt=0)] = 5.0
+
+
+class Config(Struct, forbid_unknown_fields=True, frozen=True):
+    """The whole file."""
+
+    datastore: DatastoreConfig = DatastoreConfig()
+    workers: list[WorkerConfig] = msgspec.field(default_factory=lambda: [WorkerConfig()])
+    gateways: list[GatewayProcessConfig] = msgspec.field(default_factory=lambda: [GatewayProcessConfig()])
+    triggers: list[TriggersConfig] = []
+    warehouses: list[WarehouseConfig] = []
+    restart: bool = False
+    """Whether ``cellfeed up`` starts a process again that has died."""
+
+
+def load_config(path: Path | None) -> Config:
+    """The configuration of a file, or the defaults. Raises InvalidRequest (what, where), ProtectData for an address beyond loopback."""
+    if path is None:
+        return check_config(Config())
+    try:
+        raw = yaml.safe_load(path.read_text()) or {}
+        return check_config(msgspec.convert(raw, Config))
+    except OSError as error:
+        raise InvalidRequest(f"config file {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"config file {path}: {error}") from error
+
+
+def check_config(config: Config) -> Config:
+    """What no type says: names are unique, hosts are loopback."""
+    check_datastore_name(config.datastore.name)
+    counts = Counter(name for name, _ in process_names(config))
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
+    for worker in config.workers:
+        check_loopback(worker.name, worker.host)
+    for gateway in config.gateways:
+        check_loopback(gateway.name, gateway.host)
+    return config
+
+
+def process_names(config: Config) -> list[tuple[str, str]]:
+    """``(name, kind)`` of every process that the configuration names, in the order in which they start."""
+    names = [(worker.name, "worker") for worker in config.workers]
+    names += [(gateway.name, "gateway") for gateway in config.gateways]
+    for each in config.triggers:
+        names += [(name, "triggers") for name in trigger_process_names(each)]
+    return names + [(warehouse.name, "warehouse") for warehouse in config.warehouses]
+
+
+def trigger_process_names(config: TriggersConfig) -> list[str]:
+    """``triggers``, or ``triggers-1`` … where there are several."""
+    return [config.name] if config.processes == 1 else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
+
+
+def check_loopback(name: str, host: str) -> None:
+    """Raises ProtectData unless ``host`` is this machine's loopback."""
+    if host == "localhost":
+        return
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ProtectData(f"{name}: host {host!r} is not loopback; without TLS and authentication nothing listens wider")
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Writes the configuration in force, defaults included."""
+    path.write_text(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))

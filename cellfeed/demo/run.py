@@ -1,0 +1,147 @@
+"""What the demo does, step by step, on an instance that is up: load, settle, fill the warehouse, prove."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from cellfeed.cli.instance import gateway_address, worker_urls
+from cellfeed.cli.output import progress_bar
+from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
+from cellfeed.demo.proof import Line, Seen, dollars, proof
+from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
+from cellfeed.run_dir import RunDir
+from cellfeed.verify import VerifyReport, store_digests, topic_digests, warehouse_digests
+from consumers.billing.card_provider import SandboxCardProvider
+from consumers.warehouse.table import WarehouseTable
+from store.client import Client
+from store.errors import NotFound, Unavailable
+
+STEP_TIMEOUT_S: Final = 300.0
+"""How long billing or the warehouse may take; on two cores they need a few seconds."""
+
+_CHARGED_CENTS = """
+    SELECT coalesce(sum(CAST(json_extract_string(body, '$.amount_cents') AS BIGINT)), 0) AS cents
+    FROM latest WHERE column_name = 'STATUS' AND json_extract_string(body, '$.status') = ?
+"""
+
+
+def demo_config(run_dir: RunDir) -> Config:
+    """An embedded store with everything that the demo shows, on free ports."""
+    return Config(
+        datastore=DatastoreConfig(name="trips", shards=16),
+        workers=[WorkerConfig(port=0)],
+        gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0.2)],
+        triggers=[
+            TriggersConfig(app="consumers.billing.app:program", name="billing", settings={"billing_dir": str(run_dir.inside("billing"))}),
+        ],
+        warehouses=[WarehouseConfig(flush_age_s=1.0)],
+    )
+
+
+def run_demo(run_dir: RunDir, console: Console, csv: Path | None = None) -> list[Line]:
+    """Loads, waits, proves; prints as it goes. Returns the lines of the proof. Raises Unavailable when a step does not come to its end."""
+    expected = expected_figures(csv)
+    provider = SandboxCardProvider(run_dir.inside("billing") / "charges.sqlite3")
+    with Client(worker_urls(run_dir.path), "trips") as client:
+        _load(client, csv, expected.cells)
+        _settle(client, provider, expected.trips, console)
+        ends = {shard: head.watermark for shard, head in client.heads().items()}
+        table = _fill_warehouse(run_dir, ends)
+        seen = _look(client, run_dir, table, provider, ends)
+    lines = proof(expected, seen)
+    _print(lines, console)
+    return lines
+
+
+def _load(client: Client, csv: Path | None, cells: int) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task("load: cells put over HTTP", total=cells)
+        report = load_taxi(client, csv or shipped_csv(), on_progress=lambda now: bar.update(task, completed=now.cells))
+        bar.update(task, completed=report.cells)
+    if not report.complete:
+        raise Unavailable(f"the load is not complete: {report.as_json()}")
+
+
+def _settle(client: Client, provider: SandboxCardProvider, trips: int, console: Console) -> None:
+    # Every trip ends with a STATUS cell; they are counted by following the logs, as any reader would.
+    locations = dict.fromkeys(range(client.shards), 0)
+    settled = 0
+    with progress_bar() as bar:
+        task = bar.add_task("billing: trips settled", total=trips)
+
+        def step() -> bool:
+            nonlocal settled
+            for shard, piece in client.get_cells_for_shards(locations, 5_000).items():
+                locations[shard] = piece.next_location
+                settled += sum(cell.column_name == "STATUS" for cell in piece.cells)
+            _, cents, _ = provider.totals()
+            bar.update(task, completed=settled, description=f"billing: {dollars(cents)} charged")
+            return settled >= trips
+
+        _wait(step, "billing has not settled every trip")
+    charges, cents, declines = provider.totals()
+    console.print(f"billing: {settled:,} trips settled, {charges:,} cards charged {dollars(cents)}, {declines:,} declined the first time", highlight=False)
+
+
+def _fill_warehouse(run_dir: RunDir, ends: dict[int, int]) -> WarehouseTable:
+    with progress_bar() as bar:
+        task = bar.add_task("warehouse: rows in Parquet", total=sum(ends.values()))
+
+        def step() -> bool:
+            try:
+                table = WarehouseTable(run_dir.inside("warehouse"))
+            except NotFound:
+                return False
+            reached = table.next_ids()
+            bar.update(task, completed=sum(reached.values()))
+            return all(reached.get(shard, 0) >= end for shard, end in ends.items())
+
+        _wait(step, "the warehouse has not come to the end of the logs")
+    return WarehouseTable(run_dir.inside("warehouse"))
+
+
+def _look(client: Client, run_dir: RunDir, table: WarehouseTable, provider: SandboxCardProvider, ends: dict[int, int]) -> Seen:
+    by_column: Counter[str] = Counter()
+    for shard, end in ends.items():
+        location = 0
+        while location < end:
+            piece = client.get_cells_for_shard(shard, location, 5_000)
+            by_column.update(cell.column_name for cell in piece.cells)
+            location = piece.next_location
+    topic = topic_digests(gateway_address(run_dir.path), "trips", ends)
+    report = VerifyReport(ends, {"store": store_digests(client, ends), "topic": topic, "warehouse": warehouse_digests(table, ends)})
+    charges, cents, _ = provider.totals()
+    return Seen(
+        cells_by_column=by_column,
+        records_by_offset=sum(digest.next_added_id for digest in topic.values()),
+        warehouse_rows=table.query("SELECT count(*) AS rows FROM cells")[0]["rows"],
+        charges=charges,
+        charged_cents=cents,
+        warehouse_charged_cents=int(table.query(_CHARGED_CENTS, ["charged"])[0]["cents"]),
+        cash_cents=int(table.query(_CHARGED_CENTS, ["settled_cash"])[0]["cents"]),
+        digests=report,
+    )
+
+
+def _wait(step: Callable[[], bool], otherwise: str) -> None:
+    deadline_s = time.monotonic() + STEP_TIMEOUT_S
+    while not step():
+        if time.monotonic() > deadline_s:
+            raise Unavailable(f"{otherwise} within {STEP_TIMEOUT_S:.0f} s")
+        time.sleep(0.1)
+
+
+def _print(lines: list[Line], console: Console) -> None:
+    table = Table("proof", "", "", title=None, box=None)
+    for line in lines:
+        figures = "   ".join(f"{place} {figure}" for place, figure in line.figures.items())
+        table.add_row(line.what, figures, "[green]holds[/green]" if line.holds else "[bold red]DOES NOT HOLD[/bold red]")
+    console.print()
+    console.print(table)

@@ -1,0 +1,113 @@
+"""What each kind of process does: opens the datastore, serves until SIGTERM or SIGINT, says when it is ready.
+
+``cellfeed run --run-dir DIR NAME`` is the entry; ``cellfeed up`` starts these, and anybody's own supervisor may do the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.gateway.server import GatewayConfig, run_gateway
+from bridge.triggers.program import load_program
+from bridge.triggers.worker import run_trigger_worker
+from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, load_config, process_names, trigger_process_names
+from cellfeed.run_dir import RunDir
+from consumers.warehouse.loader import FlushPolicy, LoaderProgress, run_warehouse_loader
+from store.datastore import Datastore
+from store.errors import NotFound
+from store.server.worker import run_worker
+
+
+def run_process(run_dir: Path, name: str) -> None:
+    """Runs the process of that name until it is told to stop. Raises NotFound for a name that the configuration does not have."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    directory = RunDir(run_dir)
+    config = load_config(directory.config)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    kinds = dict(process_names(config))
+    match kinds.get(name):
+        case "worker":
+            _run_worker(directory, config, next(each for each in config.workers if each.name == name), stop)
+        case "gateway":
+            _run_gateway(directory, config, next(each for each in config.gateways if each.name == name), stop)
+        case "triggers":
+            _run_triggers(directory, config, next(each for each in config.triggers if name in trigger_process_names(each)), name, stop)
+        case "warehouse":
+            _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
+        case _:
+            raise NotFound(f"the configuration has no process {name!r}; it has {', '.join(kinds)}")
+
+
+def open_datastore(directory: RunDir, config: Config) -> Datastore:
+    """The instance's datastore, in process."""
+    return Datastore.open_embedded(directory.inside(config.datastore.directory), config.datastore.name, config.datastore.shards)
+
+
+def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
+    port = directory.kept_port(worker.name, "http", worker.port)
+    with open_datastore(directory, config) as datastore:
+        run_worker(datastore, worker.host, port, stop=stop, on_started=lambda bound: directory.say_ready(worker.name, {"http": bound}))
+
+
+def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfig, stop: threading.Event) -> None:
+    settings = GatewayConfig(
+        host=gateway.host,
+        port=directory.kept_port(gateway.name, "kafka", gateway.port),
+        registry_port=directory.kept_port(gateway.name, "registry", gateway.registry_port),
+        name=gateway.name,
+        node_id=config.gateways.index(gateway) + 1,
+        advertised_host=gateway.advertised_host,
+        advertised_port=gateway.advertised_port,
+        formats=gateway.formats,
+        group_initial_delay_s=gateway.group_initial_delay_s,
+    )
+
+    def started(kafka: int, registry: int) -> None:
+        directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
+
+    with open_datastore(directory, config) as datastore:
+        run_gateway(datastore, StoreCoordinator(datastore.state), settings, stop, started)
+
+
+def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event) -> None:
+    program = load_program(triggers.app, triggers.settings)
+    with open_datastore(directory, config) as datastore:
+        directory.say_ready(name, {})
+        run_trigger_worker(program, datastore, StoreCoordinator(datastore.state), name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+
+
+def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:
+    bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
+    log = logging.getLogger("cellfeed.warehouse")
+    told: dict[int, str] = {}
+
+    def progress(now: LoaderProgress) -> None:
+        for shard, reason in now.stopped.items():
+            if told.get(shard) != reason:
+                told[shard] = reason
+                log.error("partition %d is stopped: %s", shard, reason)
+
+    directory.say_ready(warehouse.name, {})
+    run_warehouse_loader(
+        bootstrap,
+        warehouse.topic or config.datastore.name,
+        warehouse.group,
+        directory.inside(warehouse.directory),
+        stop,
+        on_progress=progress,
+        flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
+    )
+
+
+def _first_gateway(directory: RunDir, config: Config) -> str:
+    if not config.gateways:
+        raise NotFound("a warehouse without a bootstrap address needs a gateway in the same configuration")
+    gateway = config.gateways[0]
+    ready = directory.ready(gateway.name)
+    return f"{gateway.host}:{ready.ports['kafka'] if ready else gateway.port}"

@@ -1,0 +1,189 @@
+"""The run directory of one instance: what is configured, what runs, where it listens, what it logs.
+
+config.yaml       the configuration in force
+processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole at every change
+ready/NAME.json   written by a process when it serves: its pid, when it began, its ports
+logs/NAME.log     what it prints
+supervisor.lock   held by the running ``cellfeed up``
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from store.errors import InvalidRequest, NotFound
+
+STOP_TIMEOUT_S: Final = 40.0
+"""From SIGTERM to SIGKILL: longer than the longest drain (a trigger's, 30 s)."""
+
+
+class ProcessEntry(msgspec.Struct, frozen=True):
+    """One line of processes.json."""
+
+    name: str
+    kind: str
+    pid: int
+    ports: dict[str, int]
+    log: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What a process says of itself once it serves. ``began_s`` tells it from another process that was given the same pid later."""
+
+    pid: int
+    began_s: float
+    ports: dict[str, int]
+
+
+class RunDir:
+    """See the module."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.config = self.path / "config.yaml"
+        self._processes = self.path / "processes.json"
+
+    def make(self) -> None:
+        for folder in (self.path, self.path / "ready", self.path / "logs"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def inside(self, directory: str) -> Path:
+        """A configured folder: a relative one lies in the run directory."""
+        return self.path / directory
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+    # --- processes.json ----------------------------------------------------------------------------------------------------
+
+    def processes(self) -> list[ProcessEntry]:
+        """What was started last; empty when nothing was. Raises InvalidRequest for a file that is not one."""
+        try:
+            return msgspec.json.decode(self._processes.read_bytes(), type=list[ProcessEntry])
+        except FileNotFoundError:
+            return []
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(f"{self._processes} is damaged: {error}") from error
+
+    def process(self, name: str) -> ProcessEntry:
+        for entry in self.processes():
+            if entry.name == name:
+                return entry
+        raise NotFound(f"{self.path} has no process {name!r}; it has {', '.join(entry.name for entry in self.processes()) or 'none'}")
+
+    def record(self, entry: ProcessEntry) -> None:
+        """Adds or replaces one entry; safe against another ``cellfeed`` doing the same."""
+        with self._locked("processes.lock"):
+            entries = self.processes()
+            place = next((index for index, old in enumerate(entries) if old.name == entry.name), None)
+            if place is None:
+                entries.append(entry)
+            else:
+                entries[place] = entry
+            _replace(self._processes, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")
+
+    def forget_all(self) -> None:
+        with self._locked("processes.lock"):
+            self._processes.unlink(missing_ok=True)
+
+    # --- ready files -------------------------------------------------------------------------------------------------------
+
+    def say_ready(self, name: str, ports: dict[str, int]) -> None:
+        """Called by a process once it serves."""
+        own = psutil.Process()
+        _replace(self._ready(name), msgspec.json.encode(Ready(own.pid, own.create_time(), ports)))
+
+    def ready(self, name: str) -> Ready | None:
+        try:
+            return msgspec.json.decode(self._ready(name).read_bytes(), type=Ready)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def alive(self, name: str) -> bool:
+        """Whether the process that last said it was ready under this name still runs."""
+        return self._running(name) is not None
+
+    def kept_port(self, name: str, which: str, configured: int) -> int:
+        """The port to listen on: the configured one, or for 0 the one that was chosen before."""
+        ready = self.ready(name)
+        return configured or (ready.ports.get(which, 0) if ready else 0)
+
+    def stop_process(self, name: str) -> bool:
+        """SIGTERM, and SIGKILL when it does not end in time; False when it had to be killed. Never touches another process that has its pid now."""
+        process = self._running(name)
+        if process is None:
+            return True
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+                return False
+        return True
+
+    def _running(self, name: str) -> psutil.Process | None:
+        ready = self.ready(name)
+        if ready is None:
+            return None
+        try:
+            process = psutil.Process(ready.pid)
+            if abs(process.create_time() - ready.began_s) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        except psutil.NoSuchProcess:
+            pass
+        return None
+
+    def _ready(self, name: str) -> Path:
+        return self.path / "ready" / f"{name}.json"
+
+    # --- locks -------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def supervised(self) -> Iterator[None]:
+        """Held by the one ``cellfeed up`` of this directory. Raises InvalidRequest when another one runs."""
+        with (self.path / "supervisor.lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidRequest(f"an instance runs in {self.path} already; end it with: cellfeed down --run-dir {self.path}") from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def supervisor_pid(self) -> int | None:
+        """The pid of the running ``cellfeed up``; None when none runs."""
+        try:
+            with (self.path / "supervisor.lock").open("r") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(file.read() or 0) or None
+        except FileNotFoundError:
+            pass
+        return None
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self.path / name).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _replace(path: Path, content: bytes) -> None:
+    staged = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    staged.write_bytes(content)
+    staged.replace(path)

@@ -1,0 +1,145 @@
+"""Starting, watching and ending the processes of one instance.
+
+Each process has a session of its own, so a Ctrl-C at the terminal reaches only the supervisor, which ends them in order; and ``kill -9`` of one, or
+of the supervisor, leaves the others alone. Who is alive is asked of the system (pid and start time), not remembered: so ``start``, ``down`` and
+``status`` work whether or not the supervisor is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cellfeed.config import Config, load_config, process_names, write_config
+from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, RunDir
+from store.errors import InvalidRequest, NotFound, Unavailable
+
+_log = logging.getLogger("cellfeed.supervisor")
+START_TIMEOUT_S: Final = 60.0
+"""How long a process may take until it serves."""
+
+_LOG_TAIL_CHARACTERS: Final = 1500
+
+Say = Callable[[str], None]
+
+
+def start_all(directory: RunDir, config: Config, say: Say) -> None:
+    """Starts every process and waits until all of them serve. One that cannot start ends those before it, and its error is raised."""
+    directory.make()
+    for name, _ in process_names(config):
+        if directory.alive(name):
+            raise InvalidRequest(f"{name} of an earlier run still runs in {directory.path}; end it with: cellfeed down --run-dir {directory.path}")
+    directory.forget_all()
+    write_config(config, directory.config)
+    try:
+        for name, kind in process_names(config):
+            entry = start_one(directory, name, kind)
+            ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items())
+            say(f"{name} (pid {entry.pid}){': ' + ports if ports else ''}")
+    except BaseException:
+        stop_all(directory, lambda _: None)
+        raise
+
+
+def start_again(directory: RunDir, name: str) -> ProcessEntry:
+    """Starts one process of the configuration, on the ports that it had. Raises NotFound, InvalidRequest when it runs already, Unavailable when it
+    does not start."""
+    config = load_config(directory.config)
+    kinds = dict(process_names(config))
+    if name not in kinds:
+        raise NotFound(f"the configuration has no process {name!r}; it has {', '.join(kinds)}")
+    if directory.alive(name):
+        raise InvalidRequest(f"{name} runs already, with pid {directory.process(name).pid}")
+    return start_one(directory, name, kinds[name])
+
+
+def start_one(directory: RunDir, name: str, kind: str) -> ProcessEntry:
+    """Starts a process and waits until it says that it serves."""
+    log_path = directory.log(name)
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path), name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        ready = directory.ready(name)
+        if ready is not None and ready.pid == process.pid:
+            entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
+            directory.record(entry)
+            return entry
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            process.kill()
+            process.wait()
+            tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
+            raise Unavailable(f"{name} did not start; the end of {log_path}:\n{tail}")
+        time.sleep(0.02)
+
+
+def stop_all(directory: RunDir, say: Say) -> None:
+    """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers."""
+    for entry in reversed(directory.processes()):
+        if directory.alive(entry.name):
+            clean = directory.stop_process(entry.name)
+            say(f"{entry.name} ended" if clean else f"{entry.name} did not end within {STOP_TIMEOUT_S:.0f} s and was killed")
+    directory.forget_all()
+
+
+def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
+    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it."""
+    down: set[str] = set()
+    while not stopping():
+        _reap()
+        for entry in directory.processes():
+            alive = directory.alive(entry.name)
+            if alive:
+                down.discard(entry.name)
+            elif entry.name not in down:
+                down.add(entry.name)
+                say(f"{entry.name} (pid {entry.pid}) has died; its log is {entry.log}")
+                if config.restart:
+                    _restart(directory, entry, say)
+                else:
+                    say(f"bring it back with: cellfeed start --run-dir {directory.path} {entry.name}")
+        time.sleep(0.2)
+
+
+def stop_instance(directory: RunDir, say: Say) -> None:
+    """Ends an instance from outside: through its supervisor, or process by process where there is none any more."""
+    pid = directory.supervisor_pid()
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
+        while directory.supervisor_pid() is not None and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+    stop_all(directory, say)
+
+
+def _restart(directory: RunDir, entry: ProcessEntry, say: Say) -> None:
+    try:
+        started = start_one(directory, entry.name, entry.kind)
+    except Unavailable as error:
+        say(str(error))
+    else:
+        say(f"{entry.name} started again (pid {started.pid})")
+
+
+def _reap() -> None:
+    """Takes the exit status of children that ended, so that none stays behind as a zombie."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return

@@ -11,7 +11,7 @@ from typing import Any
 @cache
 def avro_text(name: str) -> str:
     """The text of an Avro schema, for example ``cell_envelope``. Raises FileNotFoundError for an unknown name."""
-    return resources.files("schemas").joinpath("avro", f"{name}.avsc").read_text()
+    return resources.files("schemas").joinpath("avro", f"{name}.avsc").read_text(encoding="utf-8")
 
 
 def load_avro(name: str) -> dict[str, Any]:
@@ -22,5 +22,5 @@ def load_avro(name: str) -> dict[str, Any]:
 
 def load_json_schema(name: str) -> dict[str, Any]:
     """A JSON Schema as Python objects, for example ``config``."""
-    schema: dict[str, Any] = json.loads(resources.files("schemas").joinpath("json", f"{name}.schema.json").read_text())
+    schema: dict[str, Any] = json.loads(resources.files("schemas").joinpath("json", f"{name}.schema.json").read_text(encoding="utf-8"))
     return schema

@@ -8,13 +8,14 @@ differ and nobody would know why. So a JSON value is accepted only if it is byte
 from __future__ import annotations
 
 import re
+from binascii import unhexlify
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
-from bridge.events.varints import read_varint
+from bridge.events.varints import read_varint, varint
 from store.cells import StoredCell, check_column_name, microseconds
 from store.errors import CellfeedError, DataDamaged
 from store.json_body import canonical_from_json
@@ -25,7 +26,15 @@ __all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_en
 MOMENT_US_MAX: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 10000, which no calendar of ours reaches: a later moment is damage."""
 
-_KEY: Final = re.compile(rb"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})")
+_KEY_AT: Final = WIRE_HEAD.size + 1
+_KEY_END: Final = _KEY_AT + 36
+_KEY_LENGTH: Final = varint(36)[0]
+_HYPHEN: Final = ord("-")
+
+_columns: dict[bytes, str] = {}
+_COLUMNS_KEPT_MAX: Final = 10_000
+"""Column names that were found good and are kept: a bound on memory where programs make up names without end."""
+
 _JSON: Final = re.compile(
     rb'\{"added_id":(\d{1,19}),"body":(\{.*\}),"column_name":("(?:[^"\\]|\\.)*"),"created_at":"([0-9T:.-]{26})Z",'
     rb'"ref_key":(-?\d{1,19}),"row_key":"([0-9a-f-]{36})","shard":(\d{1,10})\}',
@@ -71,8 +80,9 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
 
 
 def _decode_avro(value: bytes) -> DecodedEvent:
-    key, at = _read_bytes(value, WIRE_HEAD.size)
-    column, at = _read_bytes(value, at)
+    if len(value) < _KEY_END or value[_KEY_AT - 1] != _KEY_LENGTH:
+        raise DataDamaged(f"a record of {len(value)} bytes has no row key of 36 bytes behind its head")
+    column, at = _read_bytes(value, _KEY_END)
     ref_key, at = read_varint(value, at)
     added_id, at = read_varint(value, at)
     shard, at = read_varint(value, at)
@@ -84,7 +94,8 @@ def _decode_avro(value: bytes) -> DecodedEvent:
         raise DataDamaged(f"a record's body of {len(body_json)} bytes is not a JSON object, or larger than any")
     _check_json(body_json)
     body_json.decode()  # the check before does not look at what strings hold
-    return DecodedEvent(shard, added_id, _row_key(key), check_column_name(column.decode()), ref_key, created_at_us, body_json)
+    column_name = _columns.get(column) or _column_name(column)
+    return DecodedEvent(shard, added_id, _row_key(value[_KEY_AT:_KEY_END]), column_name, ref_key, created_at_us, body_json)
 
 
 def _decode_json(value: bytes) -> DecodedEvent:
@@ -103,10 +114,17 @@ def _decode_json(value: bytes) -> DecodedEvent:
 
 
 def _row_key(key: bytes) -> bytes:
-    match = _KEY.fullmatch(key)
-    if match is None:
+    digits = key.replace(b"-", b"")
+    if not (len(key) == 36 and len(digits) == 32 and key[8] == key[13] == key[18] == key[23] == _HYPHEN and key == key.lower()):
         raise DataDamaged(f"a record's row key {key[:40]!r} is not the lower-case text of a UUID")
-    return bytes.fromhex(b"".join(match.groups()).decode())
+    return unhexlify(digits)
+
+
+def _column_name(column: bytes) -> str:
+    name = check_column_name(column.decode())
+    if len(_columns) < _COLUMNS_KEPT_MAX:
+        _columns[column] = name
+    return name
 
 
 def _read_bytes(buffer: bytes, position: int) -> tuple[bytes, int]:

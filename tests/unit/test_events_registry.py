@@ -192,3 +192,10 @@ def test_a_schema_nested_without_end_is_invalid() -> None:
 def test_any_path_is_answered(path: str, method: str, body: bytes) -> None:
     for prefix in ("/", "/subjects/", "/schemas/ids/", "/subjects/trips-value/versions/", "/config/"):
         assert call(method, prefix + quote(path, safe="/%"), body)[0] in (200, 400, 404, 405, 422)
+
+
+def test_a_loaded_schema_is_the_callers_own() -> None:
+    schemas.load_avro("cell_envelope")["fields"].clear()
+    assert len(schemas.load_avro("cell_envelope")["fields"]) == 7
+    with pytest.raises(FileNotFoundError):
+        schemas.load_avro("no_such_schema")

@@ -1,0 +1,116 @@
+"""CPU of turning stored cells into Kafka record batches, and back, beside the libraries that do the same.
+
+Taxi bodies, one process, CPU time; runs of both sides are interleaved and the figures are medians. ``avro values`` stands beside fastavro writing the same
+schema, ``record batch`` beside aiokafka's builder (Cython) appending the same keys and values, ``cells to batch`` is all of it from decoded bodies:
+keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored bodies.
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import fastavro
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+import schemas
+from benchmarks import Figure
+from benchmarks.put_http import taxi_cells
+from bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
+from bridge.events.record_batch import decode_record_batches, encode_record_batch, frame_records
+from bridge.events.record_keys import record_keys
+from store import json_body
+from store.body_codec import encode_body
+from store.cells import StoredCell
+
+CELLS = 5_000
+RUNS = 9
+SHARD = 3
+FIRST_ID = 100_000
+FIRST_US = 1_790_000_000_000_000
+GROUP_CELLS = 50
+"""Cells that one group commit wrote: they share their moment."""
+
+
+def figures() -> Iterator[Figure]:
+    """Measures; see the module."""
+    cells, bodies = _cells()
+    keys, avro, as_json = record_keys([cell.row_key for cell in cells]), AvroFormat(1), JsonFormat()
+    values, json_values = avro.encode_many(SHARD, cells, keys, bodies), as_json.encode_many(SHARD, cells, keys, bodies)
+    covered = {"base_offset": FIRST_ID, "next_offset": FIRST_ID + CELLS, "leader_epoch": 0}
+
+    def cells_to_batch() -> bytes:
+        texts = record_keys([cell.row_key for cell in cells])
+        return frame_records(cells, texts, avro.encode_many(SHARD, cells, texts, bodies), **covered)
+
+    batch = cells_to_batch()
+    ours, theirs = _interleaved(lambda: avro.encode_many(SHARD, cells, keys, bodies), lambda: _by_fastavro(cells, bodies))
+    yield _rate("encoding avro values", ours, "fastavro, same schema", theirs)
+    ours, theirs = _interleaved(lambda: frame_records(cells, keys, values, **covered), lambda: _by_aiokafka(cells, keys, values))
+    yield _rate("encoding record batch", ours, "aiokafka's builder", theirs)
+    measured = _interleaved(
+        cells_to_batch,
+        lambda: encode_record_batch(avro, SHARD, cells, **covered),
+        lambda: encode_record_batch(as_json, SHARD, cells, **covered),
+        lambda: list(decode_record_batches(batch)),
+        lambda: [decode_envelope(value) for value in values],
+        lambda: [decode_envelope(value) for value in json_values],
+    )
+    names = ["cells to batch avro", "first read avro", "first read json", "read batch", "decode avro", "decode json"]
+    for name, seconds in zip(names, measured, strict=True):
+        yield Figure(f"encoding {name}", seconds / CELLS * 1e6, "µs CPU/cell")
+
+
+def _cells() -> tuple[list[StoredCell], list[bytes]]:
+    bodies = [json_body.canonical(body) for _, _, _, body in taxi_cells(CELLS)]
+    row_keys = [row_key for row_key, _, _, _ in taxi_cells(CELLS)]
+    moments = [FIRST_US + n // GROUP_CELLS * 2_345 for n in range(CELLS)]
+    return [
+        StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, moment_us, encode_body(body))
+        for n, (row_key, body, moment_us) in enumerate(zip(row_keys, bodies, moments, strict=True))
+    ], bodies
+
+
+def _rate(name: str, seconds: float, beside: str, beside_seconds: float) -> Figure:
+    return Figure(name, CELLS / seconds, "records/s CPU", beside, CELLS / beside_seconds)
+
+
+def _interleaved(*cases: Callable[[], object]) -> list[float]:
+    """Median CPU seconds of each case."""
+    seconds: list[list[float]] = [[] for _ in cases]
+    for _ in range(RUNS):
+        for case, taken in zip(cases, seconds, strict=True):
+            started = time.process_time()
+            case()
+            taken.append(time.process_time() - started)
+    return [statistics.median(taken) for taken in seconds]
+
+
+def _by_fastavro(cells: list[StoredCell], bodies: list[bytes]) -> list[bytes]:
+    schema = fastavro.parse_schema(schemas.load_avro("cell_envelope"))
+    values = []
+    for cell, body in zip(cells, bodies, strict=True):
+        out = io.BytesIO(b"\x00\x00\x00\x00\x01")
+        out.seek(5)
+        record = {
+            "row_key": UUID(bytes=cell.row_key),
+            "column_name": cell.column_name,
+            "ref_key": cell.ref_key,
+            "added_id": cell.added_id,
+            "shard": SHARD,
+            "created_at": cell.created_at_us,
+            "body": body.decode(),
+        }
+        fastavro.schemaless_writer(out, schema, record)
+        values.append(out.getvalue())
+    return values
+
+
+def _by_aiokafka(cells: list[StoredCell], keys: list[bytes], values: list[bytes]) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    for offset, (cell, key, value) in enumerate(zip(cells, keys, values, strict=True)):
+        builder.append(offset, cell.created_at_us // 1000, key, value, [])
+    return bytes(builder.build())

@@ -23,13 +23,17 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from bridge.events.registry import COMPATIBILITY, OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
-from store.errors import BodyTooLarge, InvalidRequest, Unavailable
+from store.errors import CellfeedError, InvalidRequest
 from store.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 """One posted schema with its JSON wrapping; real ones have a few kilobytes."""
+
+
+_STORE_ERROR: Final = 50001
+"""Confluent's code for an error in the store behind the registry."""
 
 
 class _Request(NamedTuple):
@@ -71,12 +75,9 @@ async def _respond(registry: SchemaRegistry, scope: Scope, receive: Receive) -> 
         return 200, await asyncio.to_thread(handler, request)
     except RegistryError as error:
         return error.status, {"error_code": error.error_code, "message": str(error)}
-    except BodyTooLarge as error:
-        return 413, {"error_code": 413, "message": str(error)}
-    except InvalidRequest as error:
-        return 400, {"error_code": 400, "message": str(error)}
-    except Unavailable as error:
-        return 503, {"error_code": 50001, "message": f"Error in the backend data store: {error}"}
+    except CellfeedError as error:
+        status = error.http_status
+        return status, {"error_code": status if status < 500 else _STORE_ERROR, "message": str(error)}
 
 
 def _route(method: str, segments: list[str]) -> tuple[Handler, list[str]]:

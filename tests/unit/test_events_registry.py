@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import schemas
 from bridge.events.registry import ENVELOPE_VERSIONS, RegistryError, SchemaRegistry, envelope_schema_id, schema_id_of
 from bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
-from store.errors import StorageUnavailable
+from store.errors import CellfeedError, DataDamaged, StorageUnavailable
 
 ENVELOPE_ID = 812_394_139
 COLUMNS = ["BASE", "a/b", "JSON"]
@@ -163,11 +163,13 @@ def test_what_is_refused_says_so_with_confluents_code(method: str, path: str, bo
     assert answer["message"]
 
 
-def test_a_store_that_is_out_is_told_as_such() -> None:
+@pytest.mark.parametrize(("error", "status"), [(StorageUnavailable("the store is closed"), 503), (DataDamaged("a row does not decode"), 500)])
+def test_a_store_that_is_out_is_told_as_such(error: CellfeedError, status: int) -> None:
     def columns() -> list[str]:
-        raise StorageUnavailable("the store is closed")
+        raise error
 
-    assert answer_of(SchemaRegistry("trips", columns), "GET", "/subjects")[0] == 503
+    found, answer = answer_of(SchemaRegistry("trips", columns), "GET", "/subjects")
+    assert (found, answer) == (status, {"error_code": 50001, "message": str(error)})
     assert answer_of(SchemaRegistry("trips", columns), "GET", f"/schemas/ids/{ENVELOPE_ID}")[0] == 200  # needs no store
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.parked import ParkedCells
+from bridge.triggers.shard_run import CHUNK_CELLS
 from consumers.billing.app import GROUP, idempotency_key
 from consumers.billing.card_provider import SandboxCardProvider, declines_first
 from store.datastore import Datastore
@@ -212,6 +213,10 @@ def test_too_many_parked_cells_stop_the_trigger_until_it_is_resumed(store: Datas
     parked.resume("recorder")
     wait_until(lambda: behind(store, "recorder") == 0 and parked.count("recorder") == 0, "resumed")
     assert_run_or_parked(store, tmp_path)
+
+
+def test_a_chunk_is_small_enough_to_give_a_shard_back_soon() -> None:
+    assert CHUNK_CELLS <= 1000
 
 
 TRIGGER_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith(("trigger.", "billing.")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -49,7 +49,7 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     registry_port: Port = 8081
     advertised_host: str | None = None
     advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    formats: dict[str, str] = {}
+    formats: dict[str, Literal["avro", "json"]] = {}
     group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
 
 
@@ -93,11 +93,11 @@ def load_config(path: Path | None) -> Config:
     if path is None:
         return check_config(Config())
     try:
-        raw = yaml.safe_load(path.read_text()) or {}
-        return check_config(msgspec.convert(raw, Config))
+        raw = yaml.safe_load(path.read_bytes())
+        return check_config(msgspec.convert({} if raw is None else raw, Config))
     except OSError as error:
         raise InvalidRequest(f"config file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidRequest(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"config file {path}: {error}") from error

@@ -38,7 +38,8 @@ class ProcessEntry(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a process says of itself once it serves. ``began_s`` tells it from another process that was given the same pid later."""
+    """What a process says of itself once it serves. ``began_s``, seconds from the machine's start, tells it from another process that was given the
+    same pid later, and stays true when somebody sets the clock."""
 
     pid: int
     began_s: float
@@ -101,7 +102,7 @@ class RunDir:
     def say_ready(self, name: str, ports: dict[str, int]) -> None:
         """Called by a process once it serves."""
         own = psutil.Process()
-        _replace(self._ready(name), msgspec.json.encode(Ready(own.pid, own.create_time(), ports)))
+        _replace(self._ready(name), msgspec.json.encode(Ready(own.pid, _began_s(own), ports)))
 
     def ready(self, name: str) -> Ready | None:
         try:
@@ -140,7 +141,7 @@ class RunDir:
             return None
         try:
             process = psutil.Process(ready.pid)
-            if abs(process.create_time() - ready.began_s) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
+            if abs(_began_s(process) - ready.began_s) < 0.05 and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         except psutil.NoSuchProcess:
             pass
@@ -181,6 +182,11 @@ class RunDir:
         with (self.path / name).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _began_s(process: psutil.Process) -> float:
+    # psutil adds the time of boot by the wall clock, which moves when the clock is set; taken off again, clock ticks since boot are left.
+    return process.create_time() - psutil.boot_time()
 
 
 def _replace(path: Path, content: bytes) -> None:

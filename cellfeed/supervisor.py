@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cellfeed.config import Config, load_config, process_names, write_config
-from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, RunDir
+from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from store.errors import InvalidRequest, NotFound, Unavailable
 
 _log = logging.getLogger("cellfeed.supervisor")
@@ -71,16 +71,26 @@ def start_one(directory: RunDir, name: str, kind: str) -> ProcessEntry:
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
+    try:
+        ready = _wait_until_ready(directory, name, process)
+        entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
+        directory.record(entry)
+    except BaseException:
+        # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
+        process.kill()
+        process.wait()
+        raise
+    return entry
+
+
+def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[bytes]) -> Ready:
+    log_path = directory.log(name)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         ready = directory.ready(name)
         if ready is not None and ready.pid == process.pid:
-            entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
-            directory.record(entry)
-            return entry
+            return ready
         if process.poll() is not None or time.monotonic() > deadline_s:
-            process.kill()
-            process.wait()
             tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
             raise Unavailable(f"{name} did not start; the end of {log_path}:\n{tail}")
         time.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.instance import gateway_address, worker_urls
+from cellfeed.cli.lifecycle import ending_signals
 from cellfeed.cli.output import console
 from cellfeed.config import check_config
 from cellfeed.demo.run import demo_config, run_demo
@@ -27,21 +29,28 @@ def demo(
     directory = RunDir(run_dir)
     _empty(directory)
     began_s = time.monotonic()
+    for number in ending_signals():
+        signal.signal(number, _end)
     with directory.supervised():
         start_all(directory, check_config(demo_config(directory)), lambda line: console.print(line, highlight=False))
         left_running = False
         try:
             lines = run_demo(directory, console, csv)
             left_running = keep
+            _what_next(directory, running=keep)
         finally:
             if not left_running:
-                _what_next(directory, running=False)
                 stop_all(directory, lambda _: None)
-        if left_running:
-            _what_next(directory, running=True)
     console.print(f"\n{time.monotonic() - began_s:.1f} s", highlight=False)
     if not all(line.holds for line in lines):
         raise typer.Exit(1)
+
+
+def _end(number: int, _frame: object) -> None:
+    # Once: a second signal must not cut off the ending of what was started.
+    for each in ending_signals():
+        signal.signal(each, signal.SIG_IGN)
+    raise typer.Exit(128 + number)
 
 
 def _empty(directory: RunDir) -> None:
@@ -56,7 +65,9 @@ def _empty(directory: RunDir) -> None:
 
 def _what_next(directory: RunDir, *, running: bool) -> None:
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
-    where = "" if directory.path.name == "run" else f" --run-dir {directory.path.name}"
+    here = Path.cwd()
+    shown = directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
+    where = "" if directory.path.name == "run" else f" --run-dir {shown}"
     console.print()
     console.print("Try next:" if running else "Try next (`make demo KEEP=1` leaves it running):", highlight=False)
     for command, what in (

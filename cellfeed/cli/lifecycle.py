@@ -37,7 +37,7 @@ def up(
         return
     directory.make()
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, lambda *_: stopping.set())
     with directory.supervised():
         start_all(directory, checked, lambda line: console.print(line, highlight=False))
@@ -46,6 +46,12 @@ def up(
             supervise(directory, checked, lambda line: console.print(line, highlight=False), stopping.is_set)
         finally:
             stop_all(directory, lambda line: console.print(line, highlight=False))
+
+
+def ending_signals() -> list[signal.Signals]:
+    """What ends a command that runs an instance. A closed terminal does, unless it was started to outlive it (nohup)."""
+    outlives = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT] if outlives else [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:

@@ -2,7 +2,8 @@
 
 What values become:
 
-- CSV: text, always, unless ``field_types`` names the field (``int``, ``float``, ``bool``, ``json``, ``text``). Guessing would give one field several types, and the
+- CSV: text, always, unless ``field_types`` names the field (``int``, ``float``, ``bool``, ``json``, ``text``). Guessing would give one field several
+types, and the
   same file other cells after a change somewhere else in it. An empty value of a typed field is null.
 - NDJSON: what the JSON says; one object a line, UTF-8, empty lines skipped.
 - Parquet: numbers, text, booleans, lists and structs as they are; times, dates and UUIDs as ISO text, decimals as text, all exactly.
@@ -101,7 +102,7 @@ def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]
         if not header or len(set(header)) != len(header) or "" in header:
             raise InvalidRequest(f"{path}: the header must name every field once, not {header!r:.200}")
         if missing := set(field_types) - set(header):
-            raise InvalidRequest(f"{path} has no field {sorted(missing)[0]!r} to give a type to; it has {', '.join(header)}")
+            raise InvalidRequest(f"{path} has no field {min(missing)!r} to give a type to; it has {', '.join(header)}")
         while True:
             line = reader.line_num + 1
             try:

@@ -36,7 +36,9 @@ async def _group(context: GatewayContext, group_id: str, asked: Any) -> dict[str
             wanted.setdefault(topic, []).append(partition)
     else:
         wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
-    topics = [{"name": name, "partitions": [_partition(committed, name, partition) for partition in partitions]} for name, partitions in wanted.items()]
+    topics = [
+        {"name": name, "partitions": [_partition(committed, name, partition) for partition in partitions]} for name, partitions in wanted.items()
+    ]
     return {"group_id": group_id, "topics": topics, "error_code": ErrorCode.none}
 
 

@@ -22,7 +22,10 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         error = ErrorCode.unknown_member_id
     elif any(len(each.assignment) > GROUP_METADATA_BYTES_MAX for each in request.assignments):
         error = ErrorCode.group_max_size_reached
-    elif getattr(request, "protocol_type", None) not in (None, group.protocol_type) or getattr(request, "protocol_name", None) not in (None, group.protocol):
+    elif getattr(request, "protocol_type", None) not in (None, group.protocol_type) or getattr(request, "protocol_name", None) not in (
+        None,
+        group.protocol,
+    ):
         error = ErrorCode.inconsistent_group_protocol
     if group is None or error is not ErrorCode.none:
         return {"throttle_time": 0, "error_code": error, "assignment": b""}

@@ -48,7 +48,11 @@ async def _result(context: GatewayContext, resource: Any) -> dict[str, Any]:
         address = f"PLAINTEXT://{context.advertised_host}:{context.advertised_port}"
         configs = {"advertised.listeners": (address, _STRING), "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG)}
     else:
-        return {**answer, "error_code": ErrorCode.invalid_request, "error_message": f"no resource of type {resource.resource_type} {resource.resource_name!r}"}
+        return {
+            **answer,
+            "error_code": ErrorCode.invalid_request,
+            "error_message": f"no resource of type {resource.resource_type} {resource.resource_name!r}",
+        }
     keys = resource.configuration_keys
     return {**answer, "configs": [_config(name, value, kind) for name, (value, kind) in configs.items() if keys is None or name in keys]}
 

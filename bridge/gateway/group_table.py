@@ -40,7 +40,9 @@ class GroupTable:
         self._after_change(group)
         return await answer.future
 
-    async def sync(self, group: Group, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes]) -> Mapping[str, Any]:
+    async def sync(
+        self, group: Group, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes]
+    ) -> Mapping[str, Any]:
         """The response fields, when the leader has assigned."""
         answer = _Answer()
         group.sync(member_id, instance_id, generation, assignments, answer.reply, self._now())

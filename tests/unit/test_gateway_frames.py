@@ -1,0 +1,139 @@
+"""Frames are checked before anything is allocated for them; what is let through is read exactly."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import fields
+from datetime import timedelta
+from io import BytesIO
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
+
+from bridge.gateway.apis import APIS, FLEXIBLE_FROM
+from bridge.gateway.frame_check import MalformedFrame, check_frame
+from bridge.gateway.protocol import RequestHead, read_head, read_request, write_response
+
+ALL_VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.versions[0], api.versions[1] + 1)]
+
+SAMPLES: dict[str, Any] = {
+    "string": "text", "bytes": b"bytes", "records": b"records", "bool": True, "error_code": ErrorCode.none, "uuid": UUID(int=7),
+    "timedelta_i32": timedelta(milliseconds=1500), "timedelta_i64": timedelta(milliseconds=1500), "int8": 1, "int16": 2, "int32": 3, "int64": 4,
+}  # fmt: skip
+
+
+def sample_entity(schema: type[Any], *, nulls: bool) -> Any:
+    """An entity with every field set: arrays of two, or with ``nulls`` None wherever that is allowed."""
+    values = {}
+    for field in fields(schema):
+        kind = classify_field(field)
+        tagged = "tag" in field.metadata
+        if nulls and not tagged and type(None) in get_args(field.type):
+            values[field.name] = None
+        elif isinstance(kind, EntityTupleField):
+            values[field.name] = tuple(sample_entity(kind.type_, nulls=nulls) for _ in range(2))
+        elif isinstance(kind, EntityField):
+            values[field.name] = sample_entity(kind.type_, nulls=nulls)
+        else:
+            value = SAMPLES[get_schema_field_type(field)]
+            values[field.name] = (value, value) if kind.is_array else value
+    return schema(**values)
+
+
+def sample(key: int, version: int, *, nulls: bool = False) -> tuple[Any, bytes]:
+    """A request entity of this API and version, and its bytes."""
+    schema = load_request_schema(key, version)
+    entity = sample_entity(schema, nulls=nulls)
+    buffer = BytesIO()
+    entity_writer(schema)(buffer, entity)
+    return entity, buffer.getvalue()
+
+
+def head_bytes(key: int, version: int) -> bytes:
+    head = struct.pack(">hhih", key, version, 7, 4) + b"test"
+    return head + b"\x00" if version >= FLEXIBLE_FROM[key] else head
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(("key", "version"), ALL_VERSIONS)
+def test_every_advertised_request_is_read_as_it_was_written(key: int, version: int, nulls: bool) -> None:
+    entity, body = sample(key, version, nulls=nulls)
+    frame = head_bytes(key, version) + body
+    head = read_head(frame, FLEXIBLE_FROM)
+    assert (head.api_key, head.version, head.correlation_id, head.client_id) == (key, version, 7, "test")
+    assert read_request(frame, head) == entity
+
+
+@pytest.mark.parametrize(("key", "version"), ALL_VERSIONS)
+def test_a_cut_or_lengthened_request_is_malformed(key: int, version: int) -> None:
+    _, body = sample(key, version)
+    schema = load_request_schema(key, version)
+    for length in range(len(body)):
+        with pytest.raises(MalformedFrame):
+            check_frame(schema, body[:length], 0)
+    with pytest.raises(MalformedFrame, match="behind the end"):
+        check_frame(schema, body + b"\x00", 0)
+
+
+def test_a_lying_count_is_found_before_anything_is_allocated() -> None:
+    for count in (0x7FFFFFFF, 100_000_000, 1000):
+        with pytest.raises(MalformedFrame, match="array claims"):
+            check_frame(load_request_schema(3, 1), struct.pack(">i", count) + b"\x00\x01a" * 10, 0)
+    with pytest.raises(MalformedFrame, match="array claims"):
+        check_frame(load_request_schema(3, 9), b"\xff\xff\xff\xff\x0f" + b"\x02a" * 10, 0)
+    with pytest.raises(MalformedFrame):
+        check_frame(load_request_schema(3, 1), struct.pack(">i", -2), 0)
+
+
+def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
+    """Whatever passes the check is safe to read: thousands of mutations, seeded."""
+    chance = random.Random(7)
+    samples = [(key, version, head_bytes(key, version) + sample(key, version)[1]) for key, version in ALL_VERSIONS]
+    read = 0
+    for _ in range(20_000):
+        _, _, frame = chance.choice(samples)
+        mutated = bytearray(frame)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(8, len(mutated))
+            match chance.randrange(4):
+                case 0:
+                    mutated[place] = chance.randrange(256)
+                case 1:
+                    mutated[place : place + 4] = chance.choice([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x0f"])
+                case 2:
+                    del mutated[place]
+                case _:
+                    mutated.insert(place, chance.randrange(256))
+            if len(mutated) <= 9:
+                break
+        try:
+            read_request(bytes(mutated), read_head(bytes(mutated), FLEXIBLE_FROM))
+            read += 1
+        except MalformedFrame:
+            pass
+    assert 500 < read < 19_500
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"\x00", b"\x00\x12\x00\x00\x00\x00\x00\x01", b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x7fab", b"\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x05"]
+)
+def test_a_damaged_head_is_malformed(frame: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        read_head(frame, FLEXIBLE_FROM)
+
+
+def test_the_answer_to_api_versions_always_has_the_oldest_head() -> None:
+    frame = write_response(RequestHead(18, 3, 5, "", 0), {"error_code": 0, "api_keys": [], "throttle_time": 0})
+    assert frame[:8] == struct.pack(">ii", len(frame) - 4, 5)
+    assert frame[8:10] == b"\x00\x00"
+
+
+def test_no_api_is_advertised_without_its_file() -> None:
+    for api in APIS.values():
+        assert api.handle.__module__.startswith(f"bridge.gateway.api_{api.key:02d}_")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.instance import gateway_address, worker_urls
-from cellfeed.cli.lifecycle import ending_signals
+from cellfeed.cli.lifecycle import end_at_signals
 from cellfeed.cli.output import console
 from cellfeed.config import check_config
 from cellfeed.demo.run import demo_config, run_demo
@@ -29,8 +28,7 @@ def demo(
     directory = RunDir(run_dir)
     _empty(directory)
     began_s = time.monotonic()
-    for number in ending_signals():
-        signal.signal(number, _end)
+    end_at_signals()
     with directory.supervised():
         start_all(directory, check_config(demo_config(directory)), lambda line: console.print(line, highlight=False))
         left_running = False
@@ -44,13 +42,6 @@ def demo(
     console.print(f"\n{time.monotonic() - began_s:.1f} s", highlight=False)
     if not all(line.holds for line in lines):
         raise typer.Exit(1)
-
-
-def _end(number: int, _frame: object) -> None:
-    # Once: a second signal must not cut off the ending of what was started.
-    for each in ending_signals():
-        signal.signal(each, signal.SIG_IGN)
-    raise typer.Exit(128 + number)
 
 
 def _empty(directory: RunDir) -> None:

@@ -37,10 +37,11 @@ def up(
         return
     directory.make()
     stopping = threading.Event()
-    for number in ending_signals():
-        signal.signal(number, lambda *_: stopping.set())
+    signals = end_at_signals()
     with directory.supervised():
         start_all(directory, checked, lambda line: console.print(line, highlight=False))
+        for number in signals:
+            signal.signal(number, lambda *_: stopping.set())
         console.print(f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it", highlight=False)
         try:
             supervise(directory, checked, lambda line: console.print(line, highlight=False), stopping.is_set)
@@ -48,10 +49,20 @@ def up(
             stop_all(directory, lambda line: console.print(line, highlight=False))
 
 
-def ending_signals() -> list[signal.Signals]:
-    """What ends a command that runs an instance. A closed terminal does, unless it was started to outlive it (nohup)."""
-    outlives = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT] if outlives else [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+def end_at_signals() -> list[signal.Signals]:
+    """From now on SIGTERM, Ctrl-C and a closed terminal end this command as SystemExit, so that it ends what it has started. Returns the signals;
+    one that is ignored stays so (``nohup``)."""
+    signals = [number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+
+    def end(number: int, _frame: object) -> None:
+        # Once: a second signal must not cut off the ending of what was started.
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for number in signals:
+        signal.signal(number, end)
+    return signals
 
 
 def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
@@ -91,6 +102,14 @@ def _detach(directory: RunDir, config: Path | None) -> None:
     with log_path.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "COLUMNS": "500"})
+    try:
+        _wait_until_up(process, log_path, start)
+    except BaseException:
+        process.terminate()
+        raise
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], log_path: Path, start: int) -> None:
     deadline_s = time.monotonic() + 4 * START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         said = log_path.read_bytes()[start:].decode(errors="replace")

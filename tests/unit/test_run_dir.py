@@ -1,0 +1,98 @@
+"""The run directory: who is alive is asked of the system, and nobody else's process is ever touched."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from cellfeed.run_dir import ProcessEntry, Ready, RunDir
+from store.errors import InvalidRequest, NotFound
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    directory = RunDir(tmp_path / "run")
+    directory.make()
+    return directory
+
+
+def test_a_process_that_was_given_the_pid_of_a_dead_one_is_neither_taken_for_it_nor_killed(run_dir: RunDir) -> None:
+    run_dir.say_ready("worker", {})
+    assert run_dir.alive("worker")
+    mine = run_dir.ready("worker")
+    assert mine is not None
+    earlier = Ready(mine.pid, mine.began_s - 1.0, {})
+    (run_dir.path / "ready" / "worker.json").write_bytes(msgspec.json.encode(earlier))
+    assert not run_dir.alive("worker")
+    assert run_dir.stop_process("worker"), "and this test is still alive"
+
+
+def test_a_process_stays_known_when_somebody_sets_the_clock(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir.say_ready("worker", {})
+    # Setting the clock by an hour moves the time of boot by an hour, for all who ask the system.
+    moved = psutil.boot_time() + 3600
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: moved)
+    assert abs(psutil.Process().create_time() - moved) < 10 * 365 * 86_400
+    assert psutil.boot_time() == moved
+    assert run_dir.alive("worker")
+
+
+def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:
+    assert not run_dir.alive("worker")
+    (run_dir.path / "ready" / "worker.json").write_text('{"pid": 1')
+    assert not run_dir.alive("worker")
+    assert run_dir.kept_port("worker", "http", 0) == 0
+
+
+def test_a_port_that_was_chosen_is_kept_and_a_configured_one_goes_before_it(run_dir: RunDir) -> None:
+    run_dir.say_ready("worker", {"http": 4711})
+    assert run_dir.kept_port("worker", "http", 0) == 4711
+    assert run_dir.kept_port("worker", "http", 7420) == 7420
+    assert run_dir.kept_port("worker", "other", 0) == 0
+
+
+def test_entries_keep_their_order_and_are_replaced_by_name(run_dir: RunDir) -> None:
+    for name, pid in (("worker", 1), ("gateway", 2), ("worker", 3)):
+        run_dir.record(ProcessEntry(name, "kind", pid, {}, "log"))
+    assert [(entry.name, entry.pid) for entry in run_dir.processes()] == [("worker", 3), ("gateway", 2)]
+    assert run_dir.process("gateway").pid == 2
+    with pytest.raises(NotFound, match=r"no process 'other'; it has worker, gateway"):
+        run_dir.process("other")
+    run_dir.forget_all()
+    assert run_dir.processes() == []
+
+
+def test_a_damaged_list_of_processes_is_said_as_such(run_dir: RunDir) -> None:
+    (run_dir.path / "processes.json").write_text("[{}]")
+    with pytest.raises(InvalidRequest, match=r"processes\.json is damaged"):
+        run_dir.processes()
+
+
+def _record_many(path: Path, number: int) -> None:
+    directory = RunDir(path)
+    for count in range(20):
+        directory.record(ProcessEntry(f"p{number}", "kind", count, {}, "log"))
+
+
+def test_several_writers_of_the_list_lose_nothing(run_dir: RunDir) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_record_many, args=(run_dir.path, number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert {(entry.name, entry.pid) for entry in run_dir.processes()} == {("p0", 19), ("p1", 19), ("p2", 19)}
+
+
+def test_the_supervisors_lock_goes_with_its_holder(run_dir: RunDir) -> None:
+    assert run_dir.supervisor_pid() is None
+    with run_dir.supervised():
+        assert run_dir.supervisor_pid() == os.getpid()
+        with pytest.raises(InvalidRequest, match="cellfeed down"), run_dir.supervised():
+            pass
+    assert run_dir.supervisor_pid() is None

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import psutil
 
+from tests.clients.trips_log import FORMATS
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 STOP_TIMEOUT_S = 20.0
 
@@ -23,7 +25,7 @@ class GatewayProcess:
         self._store = store
         self._log = log
         # Without a wait for more members groups form at once; that wait has tests of its own.
-        self._settings = {"group_initial_delay_s": 0.0, **settings}
+        self._settings = {"group_initial_delay_s": 0.0, "formats": FORMATS, **settings}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
         self.registry_port = 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge.events.envelope import AvroFormat
+from bridge.events.envelope import AvroFormat, JsonFormat
 from bridge.events.registry import envelope_schema_id
 from store.body_codec import decode_body
 from store.datastore import Datastore
@@ -15,6 +14,9 @@ from store.sharding import row_key_text
 
 SHARDS = 16
 TRIPS = 4_000
+FORMATS = {"*": "avro", "trips.BASE": "json"}
+"""What the gateways of the client tests are configured with."""
+
 _NAMES = uuid.UUID("3e0c3b5e-97a4-5d0a-9d2f-3f6b7b0a1c11")
 
 
@@ -46,17 +48,13 @@ def fill(directory: Path) -> None:
 def expected_records(directory: Path) -> dict[str, list[Received]]:
     """Topic to all its records, by partition and offset: what every client must read, to the byte."""
     topics: dict[str, list[Received]] = {"trips": []}
-    encode = AvroFormat(envelope_schema_id()).encode
+    avro, json = AvroFormat(envelope_schema_id()), JsonFormat()
     with Datastore.open_embedded(directory) as datastore:
         for shard in range(datastore.shards):
             for cell in datastore.engine.scan(shard, 0, 1 << 20):
-                key = row_key_text(cell.row_key)
-                record = Received(shard, cell.added_id, cell.created_at_us // 1000, key, encode(shard, cell, key, decode_body(cell.body)))
-                topics["trips"].append(record)
-                topics.setdefault(f"trips.{cell.column_name}", []).append(record)
+                key, body_json = row_key_text(cell.row_key), decode_body(cell.body)
+                for topic in ("trips", f"trips.{cell.column_name}"):
+                    encode = (json if FORMATS.get(topic) == "json" else avro).encode
+                    record = Received(shard, cell.added_id, cell.created_at_us // 1000, key, encode(shard, cell, key, body_json))
+                    topics.setdefault(topic, []).append(record)
     return topics
-
-
-def ends(records: list[Received]) -> Mapping[int, int]:
-    """Partition to the offset behind its last record."""
-    return {partition: max((each.offset + 1 for each in records if each.partition == partition), default=0) for partition in range(SHARDS)}

@@ -94,7 +94,7 @@ def read_records(path: Path, file_format: FileFormat, field_types: Mapping[str, 
 
 def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]:
     with path.open("rb") as raw:
-        reader = csv.reader(_text_lines(raw), strict=True)
+        reader = csv.reader(_TextLines(raw), strict=True)
         try:
             header = next(reader, [])
         except (csv.Error, UnicodeDecodeError) as error:
@@ -117,12 +117,35 @@ def _csv_records(path: Path, field_types: Mapping[str, str]) -> Iterator[Record]
                 yield Record(line, None, raw.tell(), error)
 
 
-def _text_lines(raw: BinaryIO) -> Iterator[str]:
-    encoding = "utf-8-sig"  # spreadsheets write a byte order mark before the first name
-    # readline, not iteration: the position stays known, and a bad line costs itself alone.
-    while line := raw.readline(LINE_BYTES_MAX):
-        yield line.decode(encoding)
-        encoding = "utf-8"
+class _TextLines:
+    """Lines of UTF-8 text. An iterator and not a generator, because it must go on behind a line that it could not read."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._encoding = "utf-8-sig"  # spreadsheets write a byte order mark before the first name
+
+    def __iter__(self) -> _TextLines:
+        return self
+
+    def __next__(self) -> str:
+        # readline, not iteration: so the position in the file stays known.
+        line = self._raw.readline(LINE_BYTES_MAX)
+        if not line:
+            raise StopIteration
+        if _cut_short(line):
+            _skip_line(self._raw)
+            raise csv.Error(f"line longer than {LINE_BYTES_MAX} bytes")
+        encoding, self._encoding = self._encoding, "utf-8"
+        return line.decode(encoding)
+
+
+def _cut_short(line: bytes) -> bool:
+    return len(line) == LINE_BYTES_MAX and not line.endswith(b"\n")
+
+
+def _skip_line(raw: BinaryIO) -> None:
+    while (rest := raw.readline(LINE_BYTES_MAX)) and not rest.endswith(b"\n"):
+        pass
 
 
 def _csv_fields(header: list[str], values: list[str], field_types: Mapping[str, str]) -> dict[str, Any]:
@@ -153,10 +176,8 @@ def _ndjson_records(path: Path) -> Iterator[Record]:
         line = 0
         while text := raw.readline(LINE_BYTES_MAX):
             line += 1
-            if len(text) == LINE_BYTES_MAX and not text.endswith(b"\n"):
-                while rest := raw.readline(LINE_BYTES_MAX):
-                    if rest.endswith(b"\n"):
-                        break
+            if _cut_short(text):
+                _skip_line(raw)
                 yield Record(line, None, raw.tell(), InvalidRequest(f"longer than {LINE_BYTES_MAX} bytes"))
             elif text.strip():
                 try:

@@ -16,7 +16,7 @@ import msgspec
 from store.errors import InvalidRowKey
 
 ROW_KEY_NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:cellfeed:row-key")
-"""``5cb0f0a2-…``: see the golden vectors for all of it."""
+"""``f0d9efc5-7322-56b1-b18b-69873e69429d``."""
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 

@@ -2,19 +2,22 @@
 
 ``tests/contract/test_coordinator.py`` holds every implementation to these numbers.
 
-    C1  A member is alive from ``join`` until ``leave``, or until its lease runs out because it did not ``renew`` in time.
+    C1  A member is alive from ``join`` until ``leave``, or until its lease runs out because it did not ``renew`` in time. A lease that ran out is the
+        end of that session: the next ``renew`` joins again, under a higher epoch.
     C2  At most one member leads a group at a time, by the coordinator's own clock; a leader that goes is replaced once its lease has run out.
     C3  ``assign`` is the leader's: it is refused (StaleWriter) for anybody who does not lead at that moment.
-    C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder is no longer alive. A claim that was taken over is void
-        for ever: no clock is needed to refuse it.
+    C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder's session has ended. A claim that was taken over is
+        void for ever: no clock is needed to refuse it.
     C5  ``commit_offsets`` under claims is all or nothing, and is refused (StaleWriter) when one of the claims is void: a process that was paused and has
         lost its partitions cannot move an offset when it wakes up. Entries given along are written in the same commit.
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups do not see each other's offsets.
+    C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which can do nothing from then on: its ``renew`` is refused
+        (StaleWriter), it neither leads nor claims. Epochs and tokens only rise and are never used twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,16 +34,17 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A member of a group, as ``join`` gave it. ``ttl_s`` is the length of its lease in seconds."""
+    """One stay of a member in a group, as ``join`` gave it. ``ttl_s`` is the length of its lease in seconds; ``epoch`` tells it from every other stay."""
 
     group: str
     member: str
     ttl_s: float
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a partition, until it is released or taken over. ``token`` is never used twice."""
+    """The right to work on a partition, until it is released or taken over. ``token`` is the fence that goes with everything saved under it."""
 
     group: str
     topic: str
@@ -62,7 +66,9 @@ class Offsets(Protocol):
         *,
         claims: Sequence[Claim] = (),
         entries: Mapping[str, bytes | None] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Saves offsets, and with them ``entries`` of the state table (None deletes). Without any of both it only asks whether the claims still hold."""
+        ...
 
     def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
         """The offsets of the partitions asked for (all that the group has, without any); those never committed are left out."""
@@ -80,8 +86,11 @@ class Coordinator(Offsets, Protocol):
 
     def join(self, group: str, member: str, ttl_s: float) -> Session: ...
 
-    def renew(self, session: Session) -> None:
-        """Extends the lease; a member whose lease had run out is alive again (its claims may have been taken over meanwhile)."""
+    def renew(self, session: Session) -> Session:
+        """Extends the lease and gives the same session back, or a new one (a higher epoch) when the lease had run out.
+
+        Raises StaleWriter when another process has joined under the same name since.
+        """
         ...
 
     def leave(self, session: Session) -> None:
@@ -93,7 +102,7 @@ class Coordinator(Offsets, Protocol):
         ...
 
     def lead(self, session: Session) -> bool:
-        """Takes or keeps the lead of the group; False when another member has it."""
+        """Takes or keeps the lead of the group; False when another member has it, or when this session has ended. ``renew`` keeps the lead, too."""
         ...
 
     def leader(self, group: str) -> str | None: ...
@@ -104,12 +113,12 @@ class Coordinator(Offsets, Protocol):
         """Partition to member, as the last leader wrote it; empty before the first."""
         ...
 
-    def claim(self, session: Session, topic: str, partition: int) -> Claim | None:
-        """The claim, or None while a live member holds it. One's own earlier claim is replaced by the new one."""
+    def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
+        """The claims that could be had: those that no other live session holds. One's own earlier claim is replaced by the new one."""
         ...
 
-    def release(self, claim: Claim) -> None:
-        """Gives the partition back; nothing happens when the claim is void."""
+    def release(self, claims: Collection[Claim]) -> None:
+        """Gives partitions back; nothing happens to those whose claim is void."""
         ...
 
     def owners(self, group: str, topic: str) -> dict[int, str]:

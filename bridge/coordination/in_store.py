@@ -2,19 +2,24 @@
 
 Keys (names are percent-encoded, so a group may be called anything):
 
-    groups/<group>/members/<member>             {"expires_at_us"}
-    groups/<group>/leader                       {"member", "expires_at_us"}
+    groups/<group>/members/<member>             {}; the entry's version is the session's epoch
+    groups/<group>/leases/<member>              {"epoch", "expires_at_us"}
+    groups/<group>/leader                       {"member", "epoch"}: leads as long as that session lives
     groups/<group>/assignment                   {partition: member}
-    groups/<group>/claims/<topic>/<partition>   {"member"}; the entry's version is the claim's token
+    groups/<group>/claims/<topic>/<partition>   {"member", "epoch"}; the entry's version is the claim's token
     offsets/<group>/<topic>/<partition>         {"offset", "leader_epoch", "metadata", "committed_at_us"}
 
-Crash points: every change is one commit of the state table, so there is no half of one. A member that dies leaves its lease (which runs out) and its claims
-(which anybody may take over from then on).
+Versions are revisions of the whole table: they only rise and none is used twice, also not by an entry that is deleted and made anew.
+
+Crash points: every change is one commit of the state table, so there is no half of one, except ``join``, which is two: the member's entry (which ends an
+earlier session of that name), then its lease. Between them the member is as if it had died: a lease of the earlier session may stand until it runs out,
+but nobody can use it. A member that dies leaves its lease (which runs out) and its claims (which anybody may take over from then on).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -25,18 +30,23 @@ from store.errors import StaleWriter
 
 _encode = msgspec.json.encode
 
+_FORGOTTEN_AFTER_S: Final = 3600.0
+"""How long the lease of a dead member is kept after it ran out. Longer than any pause after which a process would be expected back."""
 
-class _Member(msgspec.Struct):
+_FEW_PARTITIONS: Final = 16
+"""Up to so many offsets are looked up one by one; more are taken from one listing of the group."""
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    epoch: int
     expires_at_us: int
 
 
-class _Leader(msgspec.Struct):
-    member: str
-    expires_at_us: int
+class _Holder(msgspec.Struct, frozen=True):
+    """Whose the lead or a claim is."""
 
-
-class _Holder(msgspec.Struct):
     member: str
+    epoch: int
 
 
 class StoreCoordinator:
@@ -48,72 +58,106 @@ class StoreCoordinator:
     # --- membership ------------------------------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
-        session = Session(group, member, ttl_s)
-        self.renew(session)
-        return session
+        epoch = self._state.commit({_member_key(group, member): b"{}"})
+        assert epoch is not None, "a commit that expects nothing is never refused"  # noqa: S101 (a promise of the state table, E11)
+        return self._with_lease(Session(group, member, ttl_s, epoch))
 
-    def renew(self, session: Session) -> None:
-        self._state.commit({_member_key(session): _encode(_Member(self._expiry(session)))})
+    def renew(self, session: Session) -> Session:
+        member_key = _member_key(session.group, session.member)
+        if self._is_alive(session) and self._write_lease(session):
+            return session
+        epoch = self._state.commit({member_key: b"{}"}, expect={member_key: session.epoch})
+        if epoch is None:
+            if self._state.get(member_key) is not None:
+                raise _superseded(session)
+            return self.join(session.group, session.member, session.ttl_s)  # forgotten long after its lease ran out
+        return self._with_lease(Session(session.group, session.member, session.ttl_s, epoch))
 
     def leave(self, session: Session) -> None:
-        write: dict[str, bytes | None] = {_member_key(session): None}
-        entry = self._state.get(_group_key(session.group, "leader"))
-        if entry is None or msgspec.json.decode(entry.value, type=_Leader).member != session.member:
-            self._state.commit(write)
-        elif self._state.commit({**write, entry.key: None}, expect={entry.key: entry.version}) is None:
-            self._state.commit(write)  # the lead was lost between the look and the commit
+        member_key = _member_key(session.group, session.member)
+        while True:
+            write: dict[str, bytes | None] = {member_key: None, _lease_key(session.group, session.member): None}
+            expect: dict[str, int | None] = {member_key: session.epoch}
+            leader = self._state.get(_leader_key(session.group))
+            if leader is not None and _is_held_by(leader, session):
+                write[leader.key] = None
+                expect[leader.key] = leader.version
+            if self._state.commit(write, expect=expect) is not None:
+                return
+            member = self._state.get(member_key)
+            if member is None or member.version != session.epoch:
+                return  # the name is another session's by now
+            # Otherwise the lead was lost between the look and the commit: look again.
 
     def members(self, group: str) -> list[str]:
-        now_us = self._state.now_us()
-        entries = self._state.list(_group_key(group, "members/"))
-        return sorted(_last_part(entry.key) for entry in entries if msgspec.json.decode(entry.value, type=_Member).expires_at_us > now_us)
+        return sorted(self._alive(group))
 
     # --- lead and assignment -----------------------------------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
-        key = _group_key(session.group, "leader")
+        key = _leader_key(session.group)
         entry = self._state.get(key)
+        alive = self._alive(session.group)
+        if alive.get(session.member) != session.epoch:
+            return False
         if entry is not None:
-            leader = msgspec.json.decode(entry.value, type=_Leader)
-            if leader.member != session.member and leader.expires_at_us > self._state.now_us():
+            if _is_held_by(entry, session):
+                return True
+            if _is_live(entry, alive):
                 return False
-        value = _encode(_Leader(session.member, self._expiry(session)))
-        return self._state.commit({key: value}, expect={key: entry.version if entry else None}) is not None
+        # The member's own entry is expected too: a session that another one of its name has ended takes no lead.
+        expect = {key: entry.version if entry else None, _member_key(session.group, session.member): session.epoch}
+        return self._state.commit({key: _encode(_Holder(session.member, session.epoch))}, expect=expect) is not None
 
     def leader(self, group: str) -> str | None:
-        leader = self._current_leader(self._state.get(_group_key(group, "leader")))
-        return leader.member if leader else None
+        entry = self._state.get(_leader_key(group))
+        return _holder(entry).member if entry is not None and _is_live(entry, self._alive(group)) else None
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
-        entry = self._state.get(_group_key(session.group, "leader"))
-        leader = self._current_leader(entry)
-        write = {_group_key(session.group, "assignment"): _encode({str(partition): member for partition, member in assignment.items()})}
-        if entry is None or leader is None or leader.member != session.member or self._state.commit(write, expect={entry.key: entry.version}) is None:
+        entry = self._state.get(_leader_key(session.group))
+        write = {_assignment_key(session.group): _encode({str(partition): member for partition, member in assignment.items()})}
+        leads = entry is not None and _is_held_by(entry, session) and self._is_alive(session)
+        # Whoever takes the lead over changes the leader's entry, so an assignment by the old leader fails on its version.
+        if entry is None or not leads or self._state.commit(write, expect={entry.key: entry.version}) is None:
             raise StaleWriter(f"{session.member} does not lead group {session.group!r}; its assignment was refused")
 
     def assignment(self, group: str) -> dict[int, str]:
-        entry = self._state.get(_group_key(group, "assignment"))
-        return {int(partition): member for partition, member in msgspec.json.decode(entry.value).items()} if entry else {}
+        entry = self._state.get(_assignment_key(group))
+        return msgspec.json.decode(entry.value, type=dict[int, str]) if entry else {}
 
     # --- claims ------------------------------------------------------------------------------------------------------------
 
-    def claim(self, session: Session, topic: str, partition: int) -> Claim | None:
-        key = _claim_key(session.group, topic, partition)
-        entry = self._state.get(key)
-        if entry is not None:
-            holder = msgspec.json.decode(entry.value, type=_Holder).member
-            if holder != session.member and holder in self.members(session.group):
-                return None
-        token = self._state.commit({key: _encode(_Holder(session.member))}, expect={key: entry.version if entry else None})
-        return Claim(session.group, topic, partition, session.member, token) if token is not None else None
+    def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
+        alive = self._alive(session.group)
+        if not partitions or alive.get(session.member) != session.epoch:
+            return {}
+        entries = {int(_last_part(entry.key)): entry for entry in self._state.list(_claims_prefix(session.group, topic))}
+        expect: dict[str, int | None] = {_member_key(session.group, session.member): session.epoch}
+        free = []
+        for partition in partitions:
+            entry = entries.get(partition)
+            if entry is None or _is_held_by(entry, session) or not _is_live(entry, alive):
+                free.append(partition)
+                expect[_claim_key(session.group, topic, partition)] = entry.version if entry else None
+        if not free:
+            return {}
+        holder = _encode(_Holder(session.member, session.epoch))
+        token = self._state.commit({_claim_key(session.group, topic, partition): holder for partition in free}, expect=expect)
+        if token is not None:
+            return {partition: Claim(session.group, topic, partition, session.member, token) for partition in free}
+        if len(free) == 1:
+            return {}
+        # Somebody took one of them between the look and the commit: the others are still to be had, one by one.
+        return {partition: claim for one in free for partition, claim in self.claim(session, topic, [one]).items()}
 
-    def release(self, claim: Claim) -> None:
-        key = _claim_key(claim.group, claim.topic, claim.partition)
-        self._state.commit({key: None}, expect={key: claim.token})
+    def release(self, claims: Collection[Claim]) -> None:
+        keys = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}
+        if keys and self._state.commit(dict.fromkeys(keys), expect=keys) is None and len(keys) > 1:
+            for claim in claims:
+                self.release([claim])
 
     def owners(self, group: str, topic: str) -> dict[int, str]:
-        entries = self._state.list(_group_key(group, f"claims/{_quoted(topic)}/"))
-        return {int(_last_part(entry.key)): msgspec.json.decode(entry.value, type=_Holder).member for entry in entries}
+        return {int(_last_part(entry.key)): _holder(entry).member for entry in self._state.list(_claims_prefix(group, topic))}
 
     # --- offsets -----------------------------------------------------------------------------------------------------------
 
@@ -136,10 +180,13 @@ class StoreCoordinator:
             raise StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
 
     def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+        if partitions is not None and len(partitions) <= _FEW_PARTITIONS:
+            looked_up = {key: self._state.get(_offset_key(group, *key)) for key in partitions}
+            return {key: _offset(entry) for key, entry in looked_up.items() if entry is not None}
         found: dict[TopicPartition, CommittedOffset] = {}
         for entry in self._state.list(f"offsets/{_quoted(group)}/"):
             _, _, topic, partition = entry.key.split("/")
-            found[(unquote(topic), int(partition))] = msgspec.json.decode(entry.value, type=CommittedOffset)
+            found[(unquote(topic), int(partition))] = _offset(entry)
         return found if partitions is None else {key: found[key] for key in partitions if key in found}
 
     def groups(self) -> list[str]:
@@ -148,14 +195,68 @@ class StoreCoordinator:
     def delete_offsets(self, group: str) -> None:
         self._state.commit({entry.key: None for entry in self._state.list(f"offsets/{_quoted(group)}/")})
 
-    def _expiry(self, session: Session) -> int:
-        return self._state.now_us() + int(session.ttl_s * 1e6)
+    # --- leases --------------------------------------------------------------------------------------------------------------
 
-    def _current_leader(self, entry: StateEntry | None) -> _Leader | None:
+    def _with_lease(self, session: Session) -> Session:
+        self._forget_the_long_dead(session.group)
+        if not self._write_lease(session):
+            raise _superseded(session)
+        return session
+
+    def _write_lease(self, session: Session) -> bool:
+        lease = _Lease(session.epoch, self._state.now_us() + int(session.ttl_s * 1e6))
+        expect = {_member_key(session.group, session.member): session.epoch}
+        return self._state.commit({_lease_key(session.group, session.member): _encode(lease)}, expect=expect) is not None
+
+    def _alive(self, group: str) -> dict[str, int]:
+        """The live sessions: member to epoch."""
+        now_us = self._state.now_us()
+        leases = {_last_part(entry.key): _lease(entry) for entry in self._state.list(_leases_prefix(group))}
+        return {member: lease.epoch for member, lease in leases.items() if lease.expires_at_us > now_us}
+
+    def _is_alive(self, session: Session) -> bool:
+        entry = self._state.get(_lease_key(session.group, session.member))
         if entry is None:
-            return None
-        leader = msgspec.json.decode(entry.value, type=_Leader)
-        return leader if leader.expires_at_us > self._state.now_us() else None
+            return False
+        lease = _lease(entry)
+        return lease.epoch == session.epoch and lease.expires_at_us > self._state.now_us()
+
+    def _forget_the_long_dead(self, group: str) -> None:
+        long_ago_us = self._state.now_us() - int(_FORGOTTEN_AFTER_S * 1e6)
+        for entry in self._state.list(_leases_prefix(group)):
+            lease, member_key = _lease(entry), _member_key(group, _last_part(entry.key))
+            if lease.expires_at_us < long_ago_us:
+                # A member that is joining again just now has another epoch already, and keeps its entry.
+                self._state.commit({entry.key: None, member_key: None}, expect={entry.key: entry.version, member_key: lease.epoch})
+
+
+def _superseded(session: Session) -> StaleWriter:
+    return StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
+
+
+def _lease(entry: StateEntry) -> _Lease:
+    return msgspec.json.decode(entry.value, type=_Lease)
+
+
+def _holder(entry: StateEntry) -> _Holder:
+    return msgspec.json.decode(entry.value, type=_Holder)
+
+
+def _offset(entry: StateEntry) -> CommittedOffset:
+    return msgspec.json.decode(entry.value, type=CommittedOffset)
+
+
+def _is_held_by(entry: StateEntry, session: Session) -> bool:
+    return _holder(entry) == _Holder(session.member, session.epoch)
+
+
+def _is_live(entry: StateEntry, alive: Mapping[str, int]) -> bool:
+    """Whether the session that holds an entry is among the live ones."""
+    holder = _holder(entry)
+    return alive.get(holder.member) == holder.epoch
+
+
+# --- keys --------------------------------------------------------------------------------------------------------------------
 
 
 def _quoted(name: str) -> str:
@@ -166,16 +267,32 @@ def _last_part(key: str) -> str:
     return unquote(key.rpartition("/")[2])
 
 
-def _group_key(group: str, rest: str) -> str:
-    return f"groups/{_quoted(group)}/{rest}"
+def _member_key(group: str, member: str) -> str:
+    return f"groups/{_quoted(group)}/members/{_quoted(member)}"
 
 
-def _member_key(session: Session) -> str:
-    return _group_key(session.group, f"members/{_quoted(session.member)}")
+def _leases_prefix(group: str) -> str:
+    return f"groups/{_quoted(group)}/leases/"
+
+
+def _lease_key(group: str, member: str) -> str:
+    return _leases_prefix(group) + _quoted(member)
+
+
+def _leader_key(group: str) -> str:
+    return f"groups/{_quoted(group)}/leader"
+
+
+def _assignment_key(group: str) -> str:
+    return f"groups/{_quoted(group)}/assignment"
+
+
+def _claims_prefix(group: str, topic: str) -> str:
+    return f"groups/{_quoted(group)}/claims/{_quoted(topic)}/"
 
 
 def _claim_key(group: str, topic: str, partition: int) -> str:
-    return _group_key(group, f"claims/{_quoted(topic)}/{partition}")
+    return f"{_claims_prefix(group, topic)}{partition}"
 
 
 def _offset_key(group: str, topic: str, partition: int) -> str:

@@ -72,7 +72,7 @@ class TriggerGroup:
         if now_s < self._renew_at_s:
             return
         self._renew_at_s = now_s + self._session.ttl_s / 4
-        self._coordinator.renew(self._session)
+        self._session = self._coordinator.renew(self._session)
         if self._coordinator.lead(self._session):
             self._divide()
         mine = {shard for shard, member in self._coordinator.assignment(self._session.group).items() if member == self._session.member}
@@ -81,7 +81,7 @@ class TriggerGroup:
                 run.stop.set()
         self._release_stopped()
         for shard in sorted(mine - set(self._runs)):
-            claim = self._coordinator.claim(self._session, self._datastore.name, shard)
+            claim = self._coordinator.claim(self._session, self._datastore.name, [shard]).get(shard)
             if claim is None:
                 self._renew_at_s = now_s + min(_CLAIM_AGAIN_S, self._session.ttl_s / 4)
             else:
@@ -104,7 +104,7 @@ class TriggerGroup:
         """Asks every run to end and gives back those that have; keeps the lease meanwhile. True when all are given back and the group is left."""
         for run in self._runs.values():
             run.stop.set()
-        self._coordinator.renew(self._session)
+        self._session = self._coordinator.renew(self._session)
         self._collect_finished()
         self._release_stopped()
         if self._runs:
@@ -149,7 +149,7 @@ class TriggerGroup:
         for shard, run in list(self._runs.items()):
             if run.stop.is_set() and shard not in self._working:
                 del self._runs[shard]
-                self._coordinator.release(run.claim)
+                self._coordinator.release([run.claim])
 
     def _look_at_parked(self) -> None:
         reason = self._parked.stopped_because(self._session.group)

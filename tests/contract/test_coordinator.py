@@ -1,16 +1,18 @@
-"""The coordination contract, promise by promise (C1–C6 in bridge/coordination/contract.py)."""
+"""The coordination contract, promise by promise (C1–C7 in bridge/coordination/contract.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.coordination.assignment import balance
-from bridge.coordination.contract import CommittedOffset, Coordinator
+from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
 from store.engines.sqlite_state import SqliteState
 from store.errors import StaleWriter
@@ -43,13 +45,59 @@ def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator:
     assert coordinator.members("g") == ["a/1", "b"]
     assert coordinator.members("other") == []
     time.pass_s(6)
-    coordinator.renew(a)
+    assert coordinator.renew(a) == a
     time.pass_s(6)
     assert coordinator.members("g") == ["a/1"]
-    coordinator.renew(b)
+    again = coordinator.renew(b)
     assert coordinator.members("g") == ["a/1", "b"]
+    assert again.epoch > b.epoch
+    assert coordinator.renew(again) == again
     coordinator.leave(a)
     assert coordinator.members("g") == ["b"]
+
+
+def test_c1_a_member_that_comes_back_after_days_is_welcome(coordinator: Coordinator, time: Time) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
+    time.pass_s(3 * 86_400)
+    assert coordinator.renew(a).epoch > a.epoch
+    assert coordinator.members("g") == ["a"]
+    assert coordinator.join("g", "b", 10).epoch > b.epoch
+    assert coordinator.members("g") == ["a", "b"]
+
+
+def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Coordinator) -> None:
+    old = coordinator.join("g", "a", 10)
+    assert coordinator.lead(old)
+    [old_claim] = coordinator.claim(old, "trips", [0]).values()
+    new = coordinator.join("g", "a", 10)
+    assert new.epoch > old.epoch
+    assert coordinator.members("g") == ["a"]
+    with pytest.raises(StaleWriter, match="another process has joined"):
+        coordinator.renew(old)
+    assert not coordinator.lead(old)
+    with pytest.raises(StaleWriter):
+        coordinator.assign(old, {0: "a"})
+    assert coordinator.claim(old, "trips", [0, 1]) == {}
+    coordinator.leave(old)
+    assert coordinator.renew(new) == new
+    assert coordinator.lead(new)
+    # No lease to wait for: the earlier session's claims are free at once, and void once taken.
+    [new_claim] = coordinator.claim(new, "trips", [0]).values()
+    assert new_claim.token > old_claim.token
+    with pytest.raises(StaleWriter):
+        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[old_claim])
+
+
+def test_c7_epochs_rise_through_every_leave_and_return(coordinator: Coordinator, time: Time) -> None:
+    epochs = []
+    for lifetime_s in (1, 11, 1, 4000, 11):
+        session = coordinator.join("g", "a", 10)
+        epochs.append(session.epoch)
+        time.pass_s(lifetime_s)
+        if lifetime_s == 1:
+            coordinator.leave(session)
+            assert coordinator.members("g") == []
+    assert epochs == sorted(set(epochs))
 
 
 def test_c2_one_member_leads_and_is_replaced_when_it_goes(coordinator: Coordinator, time: Time) -> None:
@@ -58,14 +106,19 @@ def test_c2_one_member_leads_and_is_replaced_when_it_goes(coordinator: Coordinat
     assert not coordinator.lead(b)
     assert coordinator.leader("g") == "a"
     time.pass_s(9)
+    a, b = coordinator.renew(a), coordinator.renew(b)
     assert coordinator.lead(a)
     time.pass_s(9)
+    b = coordinator.renew(b)
     assert not coordinator.lead(b)
     time.pass_s(2)
     assert coordinator.leader("g") is None
+    assert not coordinator.lead(a), "its lease has run out: it must renew first"
     assert coordinator.lead(b)
+    a = coordinator.renew(a)
     assert not coordinator.lead(a)
     coordinator.leave(b)
+    assert coordinator.leader("g") is None
     assert coordinator.lead(a)
 
 
@@ -85,40 +138,65 @@ def test_c3_only_the_leader_assigns(coordinator: Coordinator, time: Time) -> Non
     assert coordinator.assignment("g") == {0: "a", 1: "b"}
 
 
-def test_c4_a_claim_is_one_members_until_released_or_its_holder_is_gone(coordinator: Coordinator, time: Time) -> None:
+def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(coordinator: Coordinator, time: Time) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
-    first = coordinator.claim(a, "trips", 0)
-    assert first is not None
-    assert coordinator.claim(b, "trips", 0) is None
-    assert coordinator.claim(b, "trips", 1) is not None
-    assert coordinator.owners("g", "trips") == {0: "a", 1: "b"}
-    coordinator.release(first)
-    second = coordinator.claim(b, "trips", 0)
-    assert second is not None
-    coordinator.release(first)  # void: nothing happens
+    first = coordinator.claim(a, "trips", [0])[0]
+    assert set(coordinator.claim(b, "trips", [0, 1, 2])) == {1, 2}
+    assert coordinator.owners("g", "trips") == {0: "a", 1: "b", 2: "b"}
+    assert coordinator.owners("g", "other") == {}
+    coordinator.release([first])
+    second = coordinator.claim(b, "trips", [0])[0]
+    coordinator.release([first])  # void: nothing happens
     assert coordinator.owners("g", "trips")[0] == "b"
-    coordinator.release(second)
-    third = coordinator.claim(a, "trips", 0)
+    coordinator.release([first, second])  # one void among them keeps no other
+    third = coordinator.claim(a, "trips", [0])[0]
     time.pass_s(11)
-    fourth = coordinator.claim(b, "trips", 0)
-    assert third is not None
-    assert fourth is not None
-    assert len({first.token, second.token, third.token, fourth.token}) == 4
+    fourth = coordinator.claim(b, "trips", [0])[0]
+    assert first.token < second.token < third.token < fourth.token
+
+
+def test_c4_a_session_that_has_ended_claims_nothing_until_it_is_renewed(coordinator: Coordinator, time: Time) -> None:
+    a = coordinator.join("g", "a", 10)
+    before = coordinator.claim(a, "trips", [0])[0]
+    time.pass_s(11)
+    assert coordinator.claim(a, "trips", [0]) == {}
+    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[before])  # nobody took it over: it still holds
+    after = coordinator.claim(coordinator.renew(a), "trips", [0])[0]
+    assert after.token > before.token
+    with pytest.raises(StaleWriter):
+        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(2)}, claims=[before])
+
+
+def test_c4_many_members_at_once_never_hold_the_same_partition(coordinator: Coordinator) -> None:
+    partitions = range(40)
+    sessions = [coordinator.join("g", name, 60) for name in "abcd"]
+    together = Barrier(len(sessions))
+
+    def claim(session: Session) -> dict[int, Claim]:
+        together.wait()
+        return coordinator.claim(session, "trips", partitions)
+
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        got = list(pool.map(claim, sessions))
+    assert sorted(partition for each in got for partition in each) == list(partitions)
+    for session, each in zip(sessions, got, strict=True):
+        assert each == {} or {coordinator.owners("g", "trips")[partition] for partition in each} == {session.member}
 
 
 def test_c5_a_void_claim_moves_no_offset_and_writes_nothing_along(coordinator: Coordinator, time: Time) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 30)
-    old, kept = coordinator.claim(a, "trips", 0), coordinator.claim(a, "trips", 1)
-    assert old is not None
-    assert kept is not None
+    claims = coordinator.claim(a, "trips", [0, 1])
+    old, kept = claims[0], claims[1]
     coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(5)}, claims=[old])
+    coordinator.commit_offsets("g", {}, claims=[old, kept])
     time.pass_s(11)
-    new = coordinator.claim(b, "trips", 0)
-    assert new is not None
+    new = coordinator.claim(b, "trips", [0])[0]
     coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(9)}, claims=[new])
     coordinator.renew(a)
     with pytest.raises(StaleWriter, match="taken over"):
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(6), ("trips", 1): CommittedOffset(1)}, claims=[old, kept], entries={"x": b"1"})
+    with pytest.raises(StaleWriter):
+        coordinator.commit_offsets("g", {}, claims=[old])
     assert {key: value.offset for key, value in coordinator.fetch_offsets("g").items()} == {("trips", 0): 9}
     coordinator.commit_offsets("g", {("trips", 1): CommittedOffset(1)}, claims=[kept])
 
@@ -133,6 +211,7 @@ def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordina
         ("trips.BASE", 3): (1, -1, ""),
     }
     assert list(coordinator.fetch_offsets(name, [("trips", 3), ("trips", 4)])) == [("trips", 3)]
+    assert list(coordinator.fetch_offsets(name, [("trips", shard) for shard in range(100)])) == [("trips", 3)]
     assert coordinator.groups() == sorted(["g", name])
     coordinator.delete_offsets(name)
     assert coordinator.groups() == ["g"]

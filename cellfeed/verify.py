@@ -1,119 +1,249 @@
-"""The same digest in every place: store, gateway (or any Kafka topic), warehouse. Equal digests mean equal cells, in the same order (I17).
+"""One digest per shard from each place that holds a datastore's cells, and whether they agree (I17).
 
-Every place is asked up to the same ends, so cells that are written meanwhile make no difference.
+Places go on growing while they are read. So the places are first asked how far each shard is; the digests are then taken of the cells below the
+smallest of these ids, which every place has.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.events.envelope import decode_envelope
+from consumers.warehouse.loader import end_offsets
 from consumers.warehouse.table import WarehouseTable
 from store.api import CellStore
 from store.digest import ShardDigest
-from store.errors import Unavailable
+from store.errors import DataDamaged, Unavailable
+from store.limits import SCAN_CELLS_MAX
 
-_SCAN_CELLS: Final = 5_000
-_SILENCE_MAX_S: Final = 30.0
-"""How long a topic may give nothing before reading it is given up."""
+SILENCE_MAX_S: Final = 30.0
+"""How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""
 
-OnCells = Callable[[int], None]
-Digests = dict[int, ShardDigest]
+_SCAN_CELLS: Final = min(2_000, SCAN_CELLS_MAX)
+_CONSUME_RECORDS: Final = 5_000
+_CONSUME_WAIT_S: Final = 1.0
 
 
-def store_digests(store: CellStore, ends: Mapping[int, int], on_cells: OnCells | None = None) -> Digests:
-    """Digests of the store's logs, up to ``ends`` (shard to the next added_id)."""
-    digests: Digests = {}
-    for shard, end in ends.items():
-        digest = digests[shard] = ShardDigest()
-        while digest.next_added_id < end:
-            piece = store.get_cells_for_shard(shard, digest.next_added_id, min(_SCAN_CELLS, end - digest.next_added_id))
-            if not piece.cells:
-                raise Unavailable(f"shard {shard} ends at {digest.next_added_id}, before {end}")
+class Place(Protocol):
+    """Somewhere that a datastore's cells are."""
+
+    @property
+    def name(self) -> str: ...
+
+    def next_ids(self) -> dict[int, int]:
+        """Per shard the added_id behind the last one held. A shard left out holds nothing."""
+        ...
+
+    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+        """The digest of every shard of ``until``, of the cells below the id given there."""
+        ...
+
+
+class StorePlace:
+    """The store itself, in process or over HTTP."""
+
+    name = "store"
+
+    def __init__(self, store: CellStore) -> None:
+        self._store = store
+
+    def next_ids(self) -> dict[int, int]:
+        return {shard: head.watermark for shard, head in self._store.heads().items()}
+
+    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+        return {shard: self._digest(shard, end) for shard, end in sorted(until.items())}
+
+    def _digest(self, shard: int, end: int) -> ShardDigest:
+        digest, location = ShardDigest(), 0
+        while location < end:
+            piece = self._store.get_cells_for_shard(shard, location, _SCAN_CELLS)
             for cell in piece.cells:
-                digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, cell.body_json)
-            if on_cells:
-                on_cells(len(piece.cells))
-    return digests
+                if cell.added_id < end:
+                    digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, cell.body_json)
+            if not piece.cells:
+                break
+            location = piece.next_location
+        return digest
 
 
-def topic_digests(bootstrap: str, topic: str, ends: Mapping[int, int], on_cells: OnCells | None = None) -> Digests:
-    """Digests of a topic's partitions, read by assignment from the beginning with a stock client, up to ``ends``. Raises Unavailable when it falls silent."""
-    digests: Digests = {shard: ShardDigest() for shard in ends}
-    wanted = {shard for shard, end in ends.items() if end}
-    config: dict[str, Any] = {
-        "bootstrap.servers": bootstrap,
-        "group.id": "cellfeed-verify",
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "error",
-    }
-    consumer = Consumer(config)
-    try:
-        consumer.assign([TopicPartition(topic, shard, OFFSET_BEGINNING) for shard in wanted])
-        heard_s = time.monotonic()
-        while wanted:
-            messages = consumer.consume(5_000, 0.2)
-            if time.monotonic() - heard_s > _SILENCE_MAX_S:
-                raise Unavailable(f"topic {topic} at {bootstrap} gave nothing for {_SILENCE_MAX_S:.0f} s; partitions {sorted(wanted)} are not at their ends")
-            for message in messages:
-                error = message.error()
+class TopicPlace:
+    """A topic with a cell in every record: of a gateway, or of a Kafka cluster. Reads by assignment and commits no offsets."""
+
+    def __init__(self, bootstrap: str, topic: str, *, name: str = "gateway", consumer_config: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._config = dict(consumer_config or {})
+
+    def next_ids(self) -> dict[int, int]:
+        """The end offsets: in a cluster's topic they may be ahead of the ids, never behind."""
+        return end_offsets(self._bootstrap, self._topic, self._config)
+
+    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+        digests = {shard: ShardDigest() for shard in until}
+        unread = {shard for shard, end in until.items() if end > 0}
+        if not unread:
+            return digests
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"cellfeed-verify-{uuid.uuid4().hex}",
+                "isolation.level": "read_committed",
+                **self._config,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(self._topic, shard, OFFSET_BEGINNING) for shard in sorted(unread)])
+            self._read(consumer, until, digests, unread)
+        except KafkaException as error:
+            raise Unavailable(f"reading {self._topic} from {self._bootstrap}: {error}") from error
+        finally:
+            consumer.close()
+        return digests
+
+    def _read(self, consumer: Consumer, until: Mapping[int, int], digests: Mapping[int, ShardDigest], unread: set[int]) -> None:
+        silence_s = 0.0
+        while unread:
+            records = consumer.consume(_CONSUME_RECORDS, _CONSUME_WAIT_S)
+            # Counted in waits, not by a clock: a machine that was asleep has not been waiting.
+            silence_s = 0.0 if records else silence_s + _CONSUME_WAIT_S
+            if silence_s >= SILENCE_MAX_S:
+                raise Unavailable(
+                    f"{self._topic} at {self._bootstrap} sent nothing for {SILENCE_MAX_S:.0f} s, shards {sorted(unread)[:10]} not read whole"
+                )
+            for record in records:
+                shard, error = record.partition(), record.error()
+                if shard is None or shard not in unread:
+                    continue
                 if error is not None:
-                    if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the client's public constants
-                        continue
-                    raise Unavailable(f"topic {topic} at {bootstrap}: {error.str()}")
-                heard_s = time.monotonic()
-                event = decode_envelope(message.value())
-                if event.added_id < ends[event.shard]:
-                    digests[event.shard].add(event.added_id, event.row_key, event.column_name, event.ref_key, event.body_json)
-                if event.added_id + 1 >= ends[event.shard]:
-                    wanted.discard(event.shard)
-            if on_cells and messages:
-                on_cells(len(messages))
-    finally:
-        consumer.close()
-    return digests
+                    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's public name for it)
+                        unread.discard(shard)
+                    elif not error.retriable():
+                        raise Unavailable(f"reading partition {shard} of {self._topic}: {error.str()}")
+                    continue
+                cell = decode_envelope(record.value())
+                if cell.shard != shard:
+                    raise DataDamaged(f"partition {shard} of {self._topic}, offset {record.offset()}: a cell of shard {cell.shard}")
+                if cell.added_id < until[shard]:
+                    _add(digests[shard], cell.added_id, cell.row_key, cell.column_name, cell.ref_key, cell.body_json)
+                if cell.added_id + 1 >= until[shard]:
+                    unread.discard(shard)
 
 
-def warehouse_digests(table: WarehouseTable, ends: Mapping[int, int]) -> Digests:
-    """Digests of a warehouse table, up to ``ends``."""
-    return table.digests(ends)
+class WarehousePlace:
+    """A warehouse table."""
+
+    name = "warehouse"
+
+    def __init__(self, directory: Path) -> None:
+        self._table = WarehouseTable(directory)
+
+    def next_ids(self) -> dict[int, int]:
+        return self._table.next_ids()
+
+    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+        return self._table.digests(until)
 
 
-@dataclass(frozen=True)
-class VerifyReport:
-    """Digests by place, for the same ends. ``equal`` is whether every place has the same cells."""
+@dataclass(frozen=True, slots=True)
+class ShardVerdict:
+    """One shard in all places: the digest of its cells below ``below_id`` and their number, by place; and how far each place was in all."""
 
-    ends: Mapping[int, int]
-    places: Mapping[str, Digests]
+    shard: int
+    below_id: int
+    digests: dict[str, str]
+    cells: dict[str, int]
+    next_ids: dict[str, int]
 
     @property
     def equal(self) -> bool:
-        return not self.differing_shards()
+        return len(set(self.digests.values())) == 1 and len(set(self.cells.values())) == 1
 
-    def differing_shards(self) -> list[int]:
-        """Shards whose digest is not the same in every place, or that do not reach their end."""
-        return [shard for shard in self.ends if len({_figures(digests, shard) for digests in self.places.values()}) != 1]
+    @property
+    def level(self) -> bool:
+        """Whether no place was behind another."""
+        return len(set(self.next_ids.values())) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no place lacked the newest cells."""
+
+    places: list[str]
+    shards: list[ShardVerdict] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        return all(verdict.equal for verdict in self.shards)
+
+    @property
+    def level(self) -> bool:
+        return all(verdict.level for verdict in self.shards)
 
     def cells(self, place: str) -> int:
-        return sum(digest.cells for digest in self.places[place].values())
+        """Cells compared in one place."""
+        return sum(verdict.cells[place] for verdict in self.shards)
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
-        shards = {
-            str(shard): {
-                place: {"cells": digests[shard].cells, "digest": digests[shard].hexdigest()} for place, digests in self.places.items() if shard in digests
+        """The report for ``--json``."""
+        shards = [
+            {
+                "shard": verdict.shard,
+                "below_id": verdict.below_id,
+                "digests": verdict.digests,
+                "cells": verdict.cells,
+                "next_ids": verdict.next_ids,
+                "equal": verdict.equal,
             }
-            for shard in self.ends
+            for verdict in self.shards
+        ]
+        return {
+            "equal": self.equal,
+            "level": self.level,
+            "places": self.places,
+            "cells": {name: self.cells(name) for name in self.places},
+            "shards": shards,
         }
-        return {"equal": self.equal, "differing_shards": self.differing_shards(), "shards": shards}
 
 
-def _figures(digests: Digests, shard: int) -> tuple[int, str]:
-    digest = digests.get(shard)
-    return (digest.cells, digest.hexdigest()) if digest else (-1, "")
+def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> VerifyReport:
+    """Compares all places, shard by shard. Raises what a place raises when it cannot be read; DataDamaged when one holds what is no cell.
+
+    With one place the report is that place's digests. ``shards``: those to look at; all that any place has, when left out.
+    """
+    names = [place.name for place in places]
+    if len(set(names)) != len(names):
+        raise ValueError(f"places must have different names, not {names}")
+    reached = {place.name: place.next_ids() for place in places}
+    wanted = sorted(set().union(*reached.values()) if shards is None else shards)
+    until = {shard: min(ids.get(shard, 0) for ids in reached.values()) for shard in wanted}
+    digests = {place.name: place.digests(until) for place in places}
+    return VerifyReport(
+        names,
+        [
+            ShardVerdict(
+                shard=shard,
+                below_id=until[shard],
+                digests={name: digests[name][shard].hexdigest() for name in names},
+                cells={name: digests[name][shard].cells for name in names},
+                next_ids={name: reached[name].get(shard, 0) for name in names},
+            )
+            for shard in wanted
+        ],
+    )
+
+
+def _add(digest: ShardDigest, added_id: int, row_key: bytes, column_name: str, ref_key: int, body_json: bytes) -> None:
+    try:
+        digest.add(added_id, row_key, column_name, ref_key, body_json)
+    except ValueError as error:
+        raise DataDamaged(str(error)) from None

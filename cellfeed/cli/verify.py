@@ -7,37 +7,32 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
-from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from cellfeed.verify import Digests, VerifyReport, store_digests, topic_digests, warehouse_digests
-from consumers.warehouse.table import WarehouseTable
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.verify import Place, ShardVerdict, StorePlace, TopicPlace, VerifyReport, WarehousePlace
+from cellfeed.verify import verify as compare
 
 
 def verify(
     gateway: Annotated[str | None, typer.Option("--gateway", help="Compare with this gateway's, or Kafka cluster's, topic: HOST:PORT.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="The topic; the datastore's own when left out.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Compare with the warehouse table in this folder, up to where it has come.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Compare with the warehouse table in this folder.")] = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a digest per shard; with --gateway or --parquet compare it there. Exits with 1 when they differ."""
-    with client_of(run_dir, url, datastore) as client, progress_bar() as bar:
-        ends = {shard: head.watermark for shard, head in client.heads().items()}
-        table = WarehouseTable(parquet) if parquet else None
-        if table is not None:
-            reached = table.next_ids()
-            ends = {shard: min(end, reached.get(shard, 0)) for shard, end in ends.items()}
-        task = bar.add_task("store", total=sum(ends.values()))
-        places: dict[str, Digests] = {"store": store_digests(client, ends, lambda cells: bar.advance(task, cells))}
-        if gateway:
-            task = bar.add_task("topic", total=sum(ends.values()))
-            places["topic"] = topic_digests(gateway, topic or client.name, ends, lambda cells: bar.advance(task, cells))
-        if table is not None:
-            places["warehouse"] = warehouse_digests(table, ends)
-    report = VerifyReport(ends, places)
+    """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come. Exits with 1 when they differ."""
+    with client_of(run_dir, url, datastore) as client:
+        places: list[Place] = [StorePlace(client)]
+        if gateway is not None:
+            places.append(TopicPlace(gateway, topic or client.name))
+        if parquet is not None:
+            places.append(WarehousePlace(parquet))
+        with errors.status(f"reading {', '.join(place.name for place in places)}"):
+            report = compare(places)
     if as_json:
         print_json(report.as_json())
     else:
@@ -48,10 +43,18 @@ def verify(
 
 def _print(report: VerifyReport) -> None:
     table = Table("shard", "cells", *(f"digest in {place}" for place in report.places), "", box=None)
-    differing = set(report.differing_shards())
-    for shard, end in report.ends.items():
-        digests = [places[shard].hexdigest()[:16] if shard in places else "-" for places in report.places.values()]
-        table.add_row(str(shard), str(end), *digests, "[red]differs[/red]" if shard in differing else "")
+    for verdict in report.shards:
+        digests = [verdict.digests[place][:16] for place in report.places]
+        table.add_row(str(verdict.shard), str(verdict.cells[report.places[0]]), *digests, _remark(verdict))
     console.print(table)
     if len(report.places) > 1:
-        console.print("all equal" if report.equal else f"[red]shards {sorted(differing)} differ[/red]")
+        differing = [verdict.shard for verdict in report.shards if not verdict.equal]
+        console.print(Text(f"shards {differing} differ", "red") if differing else Text("all equal"))
+
+
+def _remark(verdict: ShardVerdict) -> Text:
+    if not verdict.equal:
+        return Text("differs", "red")
+    furthest = max(verdict.next_ids.values())
+    behind = [f"{place} is {furthest - reached} behind" for place, reached in verdict.next_ids.items() if reached < furthest]
+    return Text(", ".join(behind), "yellow")

@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import progress_bar
@@ -17,7 +18,7 @@ from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, Trigg
 from cellfeed.demo.proof import Line, Seen, dollars, proof
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
 from cellfeed.run_dir import RunDir
-from cellfeed.verify import VerifyReport, store_digests, topic_digests, warehouse_digests
+from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
 from consumers.billing.card_provider import SandboxCardProvider
 from consumers.warehouse.table import WarehouseTable
 from store.client import Client
@@ -115,12 +116,12 @@ def _look(client: Client, run_dir: RunDir, table: WarehouseTable, provider: Sand
             piece = client.get_cells_for_shard(shard, location, 5_000)
             by_column.update(cell.column_name for cell in piece.cells)
             location = piece.next_location
-    topic = topic_digests(gateway_address(run_dir.path), "trips", ends)
-    report = VerifyReport(ends, {"store": store_digests(client, ends), "topic": topic, "warehouse": warehouse_digests(table, ends)})
+    topic = TopicPlace(gateway_address(run_dir.path), "trips", name="Kafka")
+    report = verify([StorePlace(client), topic, WarehousePlace(run_dir.inside("warehouse"))])
     charges, cents, _ = provider.totals()
     return Seen(
         cells_by_column=by_column,
-        records_by_offset=sum(digest.next_added_id for digest in topic.values()),
+        records_by_offset=report.cells("Kafka"),
         warehouse_rows=table.query("SELECT count(*) AS rows FROM cells")[0]["rows"],
         charges=charges,
         charged_cents=cents,
@@ -142,6 +143,6 @@ def _print(lines: list[Line], console: Console) -> None:
     table = Table("proof", "", "", title=None, box=None)
     for line in lines:
         figures = "   ".join(f"{place} {figure}" for place, figure in line.figures.items())
-        table.add_row(line.what, figures, "[green]holds[/green]" if line.holds else "[bold red]DOES NOT HOLD[/bold red]")
+        table.add_row(line.what, figures, Text("holds", "green") if line.holds else Text("DOES NOT HOLD", "bold red"))
     console.print()
     console.print(table)

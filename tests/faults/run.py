@@ -1,0 +1,205 @@
+"""One fault run: the instance works while its processes are killed or paused; afterwards every invariant is checked from outside."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.triggers.parked import ParkedCells
+from cellfeed.processes import open_datastore
+from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
+from consumers.billing.app import GROUP
+from consumers.billing.card_provider import SandboxCardProvider
+from consumers.warehouse.table import WarehouseTable
+from store.client import Client
+from store.errors import NotFound
+from tests.faults.invariants import (
+    Log,
+    Seen,
+    Violations,
+    check_gapless,
+    check_log,
+    check_once_per_cell,
+    check_reader,
+    check_run_or_parked,
+    check_watermarks,
+    merge,
+)
+from tests.faults.ledger import Ledger
+from tests.faults.system import LEASE_S, SHARDS, System
+from tests.faults.workload import KafkaReader, Writers, read_log
+
+KINDS = ("worker", "gateway", "triggers", "warehouse", "pause", "all")
+FAULTS_IN_A_RUN = 4
+RECOVERY_MAX_S = 10.0 + LEASE_S
+"""I21: everything is going again ten seconds after a fault heals, and a killed trigger worker's lease."""
+
+CALL_MAX_S = 5.0 + 2.0
+"""I21: the client's own deadline, and the slack of a busy machine."""
+
+CATCH_UP_S = 60.0
+
+
+@dataclass
+class FaultRun:
+    """What a run came to; ``as_json`` is its summary line."""
+
+    kind: str
+    seed: int
+    witnessed: list[str] = field(default_factory=list)
+    operations_inside: int = 0
+    recovery_s: list[float] = field(default_factory=list)
+    violations: Violations = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.witnessed) and self.operations_inside > 0 and not any(self.violations.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "seed": self.seed,
+            "passed": self.passed,
+            "witnessed": self.witnessed,
+            "operations_inside": self.operations_inside,
+            "recovery_s": [round(each, 2) for each in self.recovery_s],
+            "violations": {name: found[:5] for name, found in self.violations.items() if found},
+        }
+
+
+def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
+    """Runs and checks. Which process is hit, when and for how long follows from the seed."""
+    chance = random.Random(f"{kind}-{seed}")
+    result = FaultRun(kind, seed)
+    system, ledger = System(directory), Ledger()
+    system.up()
+    try:
+        reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
+        writers = Writers(system.urls(), ledger, seed)
+        reader.start()
+        writers.start()
+        watermarks: list[dict[int, int]] = []
+        with Client(system.urls(), "trips") as client:
+            for _ in range(FAULTS_IN_A_RUN):
+                time.sleep(chance.uniform(0.2, 0.8))
+                began_s = time.monotonic()
+                result.witnessed.append(_fault(system, kind, chance))
+                healed_s = time.monotonic()
+                result.operations_inside += ledger.acknowledged_between(began_s, healed_s)
+                result.recovery_s.append(_recovered(ledger, reader, healed_s))
+                watermarks.append({shard: head.watermark for shard, head in client.heads().items()})
+            writers.stop()
+            log = read_log(client)
+            watermarks.append({shard: len(cells) for shard, cells in log.items()})
+            result.violations = merge(check_log(ledger, log), check_gapless(log), check_watermarks(watermarks), _check_outlets(system, client, reader))
+            slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
+            if writers.longest_call_s > CALL_MAX_S:
+                slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")
+            result.violations = merge(result.violations, {"I21": slow})
+        reader.stop()
+    finally:
+        system.down()
+    return result
+
+
+def _fault(system: System, kind: str, chance: random.Random) -> str:
+    """One fault and its healing; what was witnessed of it."""
+    target_kind = chance.choice(["worker", "gateway", "triggers", "warehouse"]) if kind in ("pause", "all") else kind
+    name = chance.choice(system.names(target_kind))
+    if kind == "pause" or (kind == "all" and chance.random() < 0.3):
+        seconds = LEASE_S * chance.uniform(0.5, 1.8)
+        return f"{name}: pid {system.pause(name, seconds)} stopped for {seconds:.1f} s"
+    killed = system.kill(name)
+    time.sleep(chance.uniform(0.1, 1.0))
+    started = system.start(name)
+    if started == killed:
+        raise RuntimeError(f"{name} has the pid that was killed: the fault did not happen")
+    return f"{name}: pid {killed} killed, pid {started} started"
+
+
+def _recovered(ledger: Ledger, reader: KafkaReader, healed_s: float) -> float:
+    """Seconds until a put that began after the healing is acknowledged and read by the consumer; the limit and more when it is not."""
+    deadline_s = healed_s + 2 * RECOVERY_MAX_S
+    while time.monotonic() < deadline_s:
+        fresh = [put for put in list(ledger.puts) if put.begun_s >= healed_s and put.acknowledged]
+        if fresh and any(
+            reader.read[put.shard] and reader.read[put.shard][-1].added_id >= put.added_id
+            for put in fresh[:20]
+            if put.shard is not None and put.added_id is not None
+        ):
+            return time.monotonic() - healed_s
+        time.sleep(0.02)
+    return 2 * RECOVERY_MAX_S
+
+
+def _check_outlets(system: System, client: Client, reader: KafkaReader) -> Violations:
+    """I3, I6–I8 at the consumer; I14 and I16 at billing; I16 and I17 at the warehouse; once everything has come to the end."""
+    violations: Violations = {}
+    settled = _wait(lambda: _billing_done(system))
+    ends = {shard: head.watermark for shard, head in client.heads().items()}
+    if not settled:
+        violations["I21"] = ["billing has not come to the end of the logs"]
+    if not reader.wait_for(ends, CATCH_UP_S):
+        violations["I8"] = ["the consumer has not come to the end of the logs"]
+    log = read_log(client)
+    violations = merge(violations, check_reader(log, reader.read, "consumer"), {"I7": list(reader.errors)}, _check_billing(system, log))
+    table = _table_at(system, ends)
+    if table is None:
+        return merge(violations, {"I16": ["the warehouse has not come to the end of the logs"]})
+    report = verify([StorePlace(client), TopicPlace(system.bootstrap(), "trips"), WarehousePlace(system.run_dir.inside("warehouse"))])
+    differing = [verdict.shard for verdict in report.shards if not (verdict.equal and verdict.level)]
+    rows = {
+        shard: [
+            Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard) if row.added_id < ends[shard]
+        ]
+        for shard in ends
+    }
+    return merge(violations, {"I17": [f"shard {shard} differs" for shard in differing]}, {"I16": check_reader(log, rows, "warehouse")["I8"]})
+
+
+def _check_billing(system: System, log: Log) -> Violations:
+    trips = {str(cell.row_key): f"{GROUP}-{shard}-{cell.added_id}" for shard, cells in log.items() for cell in cells if cell.column_name == "BASE"}
+    cards = [trips[str(cell.row_key)] for cells in log.values() for cell in cells if cell.column_name == "BASE" and b'"credit card"' in cell.body_json]
+    charges = [charge.idempotency_key for charge in SandboxCardProvider(system.billing / "charges.sqlite3").charges()]
+    settled = [trips[str(cell.row_key)] for cells in log.values() for cell in cells if cell.column_name == "STATUS"]
+    with open_datastore(system.run_dir, system.config) as datastore:
+        parked = [f"{GROUP}-{cell.partition}-{cell.added_id}" for cell in ParkedCells(datastore.state).all(GROUP)]
+    return merge(check_once_per_cell(cards, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
+
+
+def _billing_done(system: System) -> bool:
+    with open_datastore(system.run_dir, system.config) as datastore:
+        offsets = StoreCoordinator(datastore.state).fetch_offsets(GROUP)
+        return all(
+            ("trips", shard) in offsets and offsets[("trips", shard)].offset >= head.watermark for shard, head in datastore.heads().items() if head.watermark
+        )
+
+
+def _table_at(system: System, ends: dict[int, int]) -> WarehouseTable | None:
+    found: list[WarehouseTable] = []
+
+    def reached() -> bool:
+        try:
+            table = WarehouseTable(system.run_dir.inside("warehouse"))
+        except NotFound:
+            return False
+        ids = table.next_ids()
+        found[:] = [table]
+        return all(ids.get(shard, 0) >= end for shard, end in ends.items())
+
+    return found[0] if _wait(reached) and found else None
+
+
+def _wait(done: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + CATCH_UP_S
+    while time.monotonic() < deadline_s:
+        if done():
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,94 @@
+"""A whole instance under test, from outside: its own configuration, ``cellfeed up``, and kill -9, pauses and starts of single processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, process_names, write_config
+from cellfeed.run_dir import RunDir
+from cellfeed.supervisor import start_again
+
+ROOT = Path(__file__).parents[2]
+SHARDS = 8
+LEASE_S = 2.0
+
+
+class System:
+    """Two workers, a gateway, two trigger processes with billing, a warehouse loader."""
+
+    def __init__(self, directory: Path) -> None:
+        self.run_dir = RunDir(directory / "run")
+        self.billing = directory / "billing"
+        self.config = Config(
+            datastore=DatastoreConfig(shards=SHARDS),
+            workers=[WorkerConfig(name="worker-1", port=0), WorkerConfig(name="worker-2", port=0)],
+            gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0)],
+            triggers=[
+                TriggersConfig(app="consumers.billing.app:program", name="billing", processes=2, lease_s=LEASE_S, settings={"billing_dir": str(self.billing)})
+            ],
+            warehouses=[WarehouseConfig(flush_rows=200, flush_age_s=0.5)],
+        )
+        self._config_file = directory / "config.yaml"
+        write_config(self.config, self._config_file)
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        log = (self._config_file.parent / "supervisor.log").open("ab")
+        arguments = [sys.executable, "-m", "cellfeed.cli.main", "up", "--config", str(self._config_file), "--run-dir", str(self.run_dir.path)]
+        self._supervisor = subprocess.Popen(arguments, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        deadline_s = time.monotonic() + 60
+        while len(self.run_dir.processes()) < len(process_names(self.config)):
+            if self._supervisor.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError((self._config_file.parent / "supervisor.log").read_text())
+            time.sleep(0.05)
+
+    def down(self) -> None:
+        """Ends everything, also what does not want to end."""
+        for entry in self.run_dir.processes():
+            if psutil.pid_exists(entry.pid):
+                os.kill(entry.pid, signal.SIGCONT)
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self._supervisor.terminate()
+            self._supervisor.wait(90)
+
+    def pid(self, name: str) -> int:
+        return self.run_dir.process(name).pid
+
+    def names(self, kind: str) -> list[str]:
+        return [name for name, each in process_names(self.config) if each == kind]
+
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.run_dir.process(name).ports['http']}" for name in self.names("worker")]
+
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.run_dir.process('gateway').ports['kafka']}"
+
+    def kill(self, name: str) -> int:
+        """kill -9; returns the pid that is gone when this returns."""
+        process = psutil.Process(self.pid(name))
+        process.kill()
+        process.wait(10)
+        return process.pid
+
+    def pause(self, name: str, seconds: float) -> int:
+        """SIGSTOP for so long, then SIGCONT."""
+        process = psutil.Process(self.pid(name))
+        process.suspend()
+        time.sleep(seconds)
+        stopped = process.status() == psutil.STATUS_STOPPED
+        process.resume()
+        if not stopped:
+            raise RuntimeError(f"{name} was not stopped: the fault did not happen")
+        return process.pid
+
+    def start(self, name: str) -> int:
+        """``cellfeed start``; the new pid."""
+        return start_again(self.run_dir, name).pid

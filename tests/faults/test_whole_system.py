@@ -1,0 +1,21 @@
+"""kill -9 and pauses of every kind of process while the whole system works; ``make faults`` runs more seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.run import KINDS, run_faults
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("whole-system")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_invariant_breaks_whatever_is_killed_or_paused(tmp_path: Path, kind: str) -> None:
+    result = run_faults(kind, 1, tmp_path)
+    assert len(result.witnessed) == 4, "the faults did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}

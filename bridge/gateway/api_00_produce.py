@@ -27,8 +27,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     return {
         "throttle_time": 0,
         "responses": [
-            {"name": topic.name, "partition_responses": [_refused(partition.index) for partition in topic.partition_data]}
-            for topic in request.topic_data
+            {"name": topic.name, "partition_responses": [_refused(partition.index) for partition in topic.partition_data]} for topic in request.topic_data
         ],
     }
 

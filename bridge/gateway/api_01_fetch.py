@@ -47,7 +47,10 @@ class _Answer(NamedTuple):
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
     del peer
-    topics = [await _named(context, topic, head.version) for topic in request.topics]
+    if head.version >= _FIRST_WITH_TOPIC_IDS:
+        topics = await context.topics_identified(topic.topic_id for topic in request.topics)
+    else:
+        topics = await context.topics_named(topic.topic for topic in request.topics)
     deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
     shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
     while True:
@@ -57,12 +60,6 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         if found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards:
             return _response(head, request, topics, answers)
         await context.heads.wait_for_more(seen, remaining_s)
-
-
-async def _named(context: GatewayContext, topic: Any, version: int) -> Topic | None:
-    if version >= _FIRST_WITH_TOPIC_IDS:
-        return await context.identified(topic.topic_id)
-    return await context.topic(topic.topic)
 
 
 def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:

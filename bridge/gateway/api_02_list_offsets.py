@@ -25,8 +25,8 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     del head, peer
     await context.heads.refresh()
     topics = []
-    for topic in request.topics:
-        found = await context.topic(topic.name)
+    named = await context.topics_named(topic.name for topic in request.topics)
+    for topic, found in zip(request.topics, named, strict=True):
         answers = []
         for each in topic.partitions:
             error = context.partition_error(found, each.partition_index)

@@ -26,7 +26,10 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         await context.in_thread(context.topics.refresh)
         topics = [_known(context, topic) for topic in context.topics.all()]
     else:
-        topics = [await _asked(context, asked) for asked in request.topics]
+        named = await context.topics_named(asked.name for asked in request.topics if asked.name is not None)
+        identified = await context.topics_identified(asked.topic_id for asked in request.topics if asked.name is None)
+        by_name, by_id = iter(named), iter(identified)
+        topics = [_asked(context, asked, next(by_id if asked.name is None else by_name)) for asked in request.topics]
     return {
         "throttle_time": 0,
         "brokers": [{"node_id": context.node_id, "host": context.advertised_host, "port": context.advertised_port, "rack": None}],
@@ -38,13 +41,11 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     }
 
 
-async def _asked(context: GatewayContext, asked: Any) -> dict[str, Any]:
-    if asked.name is None:
-        topic = await context.identified(asked.topic_id)
-        return _known(context, topic) if topic else _unknown(None, asked.topic_id, ErrorCode.unknown_topic_id)
-    topic = await context.topic(asked.name)
+def _asked(context: GatewayContext, asked: Any, topic: Topic | None) -> dict[str, Any]:
     if topic is not None:
         return _known(context, topic)
+    if asked.name is None:
+        return _unknown(None, asked.topic_id, ErrorCode.unknown_topic_id)
     error = ErrorCode.unknown_topic_or_partition if legal_topic_name(asked.name) else ErrorCode.invalid_topic_exception
     return _unknown(asked.name, None, error)
 

@@ -1,7 +1,7 @@
 """OffsetCommit (key 8), versions 2–9: offsets of a consumer group, durable before the answer.
 
 Order of checks: identity, generation, then each partition. An unknown topic or partition is answered for itself, the others are saved. Retention
-times (version 2–4) are ignored: offsets are kept until the group is deleted.
+times (versions 2–4) are ignored: offsets are kept until the group is deleted.
 """
 
 from __future__ import annotations
@@ -12,48 +12,67 @@ from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import OFFSET_METADATA_BYTES_MAX
+from bridge.gateway.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
+from bridge.gateway.topics import Topic
 from store.errors import CellfeedError
+from store.limits import ADDED_ID_MAX
 
 KEY: Final = 8
 VERSIONS: Final = (2, 9)
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del peer
-    generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
-    refused = context.groups.commit_error(request.group_id, request.member_id, getattr(request, "group_instance_id", None), generation)
-    if not request.group_id and generation >= 0:
-        refused = ErrorCode.invalid_group_id
-    errors: dict[tuple[str, int], ErrorCode] = {}
-    saved: dict[tuple[str, int], CommittedOffset] = {}
-    for topic in request.topics:
-        found = await context.topic(topic.name)
-        for each in topic.partitions:
-            key = (topic.name, each.partition_index)
-            error = refused or context.partition_error(found, each.partition_index)
-            metadata = each.committed_metadata or ""
-            if error is ErrorCode.none and len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                error = ErrorCode.offset_metadata_too_large
-            if error is ErrorCode.none:
-                saved[key] = CommittedOffset(each.committed_offset, getattr(each, "committed_leader_epoch", -1), metadata)
-            errors[key] = error
-    if saved:
-        try:
-            await context.in_thread(context.offsets.commit_offsets, request.group_id, saved)
-        except CellfeedError as error:
-            code = ErrorCode.coordinator_not_available if error.retriable else ErrorCode.invalid_group_id
-            errors.update(dict.fromkeys(saved, code))
+    del head, peer
+    named = await context.topics_named(topic.name for topic in request.topics)
+    async with context.groups.offsets_lock(request.group_id):
+        refused = _refused(context, request)
+        errors: list[list[ErrorCode]] = []
+        saved: dict[tuple[str, int], CommittedOffset] = {}
+        for topic, found in zip(request.topics, named, strict=True):
+            errors.append([refused or _partition_error(context, found, each) for each in topic.partitions])
+            for each, error in zip(topic.partitions, errors[-1], strict=True):
+                if error is ErrorCode.none:
+                    epoch = getattr(each, "committed_leader_epoch", -1)
+                    saved[(topic.name, each.partition_index)] = CommittedOffset(each.committed_offset, epoch, each.committed_metadata or "")
+        failed = await _save(context, request.group_id, saved)
     return {
         "throttle_time": 0,
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    {"partition_index": each.partition_index, "error_code": errors[(topic.name, each.partition_index)]} for each in topic.partitions
+                    {"partition_index": each.partition_index, "error_code": error or failed} for each, error in zip(topic.partitions, of_topic, strict=True)
                 ],
             }
-            for topic in request.topics
+            for topic, of_topic in zip(request.topics, errors, strict=True)
         ],
     }
+
+
+def _refused(context: GatewayContext, request: Any) -> ErrorCode | None:
+    """Why the whole commit is refused."""
+    if not request.group_id or len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+        return ErrorCode.invalid_group_id
+    generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
+    return context.groups.commit_error(request.group_id, request.member_id, getattr(request, "group_instance_id", None), generation)
+
+
+def _partition_error(context: GatewayContext, topic: Topic | None, partition: Any) -> ErrorCode:
+    if error := context.partition_error(topic, partition.partition_index):
+        return error
+    if not 0 <= partition.committed_offset <= ADDED_ID_MAX + 1:
+        return ErrorCode.offset_out_of_range
+    if len((partition.committed_metadata or "").encode()) > OFFSET_METADATA_BYTES_MAX:
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+async def _save(context: GatewayContext, group_id: str, offsets: dict[tuple[str, int], CommittedOffset]) -> ErrorCode:
+    if not offsets:
+        return ErrorCode.none
+    try:
+        await context.in_thread(context.offsets.commit_offsets, group_id, offsets)
+    except CellfeedError as error:
+        return ErrorCode.coordinator_not_available if error.retriable else ErrorCode.unknown_server_error
+    return ErrorCode.none

@@ -29,16 +29,15 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
 
 
 async def _group(context: GatewayContext, group_id: str, asked: Any) -> dict[str, Any]:
-    committed = await context.in_thread(context.offsets.fetch_offsets, group_id)
+    async with context.groups.offsets_lock(group_id):
+        committed = await context.in_thread(context.offsets.fetch_offsets, group_id)
     if asked is None:
         wanted: dict[str, list[int]] = {}
         for topic, partition in sorted(committed):
             wanted.setdefault(topic, []).append(partition)
     else:
         wanted = {topic.name: list(topic.partition_indexes) for topic in asked}
-    topics = [
-        {"name": name, "partitions": [_partition(committed, name, partition) for partition in partitions]} for name, partitions in wanted.items()
-    ]
+    topics = [{"name": name, "partitions": [_partition(committed, name, partition) for partition in partitions]} for name, partitions in wanted.items()]
     return {"group_id": group_id, "topics": topics, "error_code": ErrorCode.none}
 
 

@@ -29,8 +29,6 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     listed = [
-        group
-        for _, group in sorted(groups.items())
-        if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
+        group for _, group in sorted(groups.items()) if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
     ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": listed}

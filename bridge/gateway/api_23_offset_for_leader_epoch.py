@@ -21,8 +21,8 @@ VERSIONS: Final = (2, 4)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head, peer
     topics = []
-    for topic in request.topics:
-        found = await context.topic(topic.topic)
+    named = await context.topics_named(topic.topic for topic in request.topics)
+    for topic, found in zip(request.topics, named, strict=True):
         answers = []
         for each in topic.partitions:
             error = context.partition_error(found, each.partition)

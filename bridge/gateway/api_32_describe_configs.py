@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FRAME_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
+from bridge.gateway.topics import Topic
 
 KEY: Final = 32
 VERSIONS: Final = (1, 4)
@@ -29,10 +30,11 @@ _TOPIC_CONFIGS: Final = {
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head, peer
-    return {"throttle_time": 0, "results": [await _result(context, resource) for resource in request.resources]}
+    topics = await context.topics_named(resource.resource_name for resource in request.resources)
+    return {"throttle_time": 0, "results": [_result(context, resource, topic) for resource, topic in zip(request.resources, topics, strict=True)]}
 
 
-async def _result(context: GatewayContext, resource: Any) -> dict[str, Any]:
+def _result(context: GatewayContext, resource: Any, topic: Topic | None) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -41,7 +43,7 @@ async def _result(context: GatewayContext, resource: Any) -> dict[str, Any]:
         "configs": [],
     }
     if resource.resource_type == _TOPIC:
-        if await context.topic(resource.resource_name) is None:
+        if topic is None:
             return {**answer, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"no topic {resource.resource_name}"}
         configs = _TOPIC_CONFIGS
     elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.node_id)):

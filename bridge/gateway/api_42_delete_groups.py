@@ -20,9 +20,10 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
 
 
 async def _delete(context: GatewayContext, group_id: str) -> ErrorCode:
-    if context.groups.get(group_id) is not None:
-        return ErrorCode.non_empty_group
-    if not await context.in_thread(context.offsets.fetch_offsets, group_id):
-        return ErrorCode.group_id_not_found
-    await context.in_thread(context.offsets.delete_offsets, group_id)
+    async with context.groups.offsets_lock(group_id):
+        if context.groups.get(group_id) is not None:
+            return ErrorCode.non_empty_group
+        if not await context.in_thread(context.offsets.fetch_offsets, group_id):
+            return ErrorCode.group_id_not_found
+        await context.in_thread(context.offsets.delete_offsets, group_id)
     return ErrorCode.none

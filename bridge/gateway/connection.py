@@ -1,6 +1,8 @@
 """One client's connection: frames in, frames out, in the order of the requests.
 
-A request waits for the one before it, so answers never overtake each other; clients open a second connection for what they do not want to wait.
+Two tasks: one reads requests ahead (a few), the other answers them one after the other, so answers never overtake each other; clients open a second
+connection for what they do not want to wait. Reading ahead is how a peer that goes away while its fetch waits is noticed at once.
+
 Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) costs at most this connection.
 """
 
@@ -9,61 +11,145 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from bridge.gateway import api_18_api_versions
 from bridge.gateway.apis import APIS, FLEXIBLE_FROM
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.frame_check import MalformedFrame
-from bridge.gateway.limits import FRAME_BYTES_MAX, FRAME_TIMEOUT_S, IDLE_TIMEOUT_S, SEND_TIMEOUT_S
+from bridge.gateway.limits import (
+    FRAME_BYTES_MAX,
+    FRAME_TIMEOUT_S,
+    IDLE_TIMEOUT_S,
+    LARGE_FRAME_BYTES,
+    LARGE_FRAMES_BYTES_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    SEND_TIMEOUT_S,
+)
 from bridge.gateway.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
 
 _log = logging.getLogger("cellfeed.gateway")
 _SMALLEST_FRAME: Final = 10
 
 
-async def serve_connection(context: GatewayContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+class LargeFrames:
+    """Room for large requests, shared by all connections of a gateway: many peers with big frames cannot add up to the process's memory."""
+
+    def __init__(self, bytes_max: int = LARGE_FRAMES_BYTES_MAX) -> None:
+        self._left = bytes_max
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def room(self, size: int) -> AsyncIterator[None]:
+        """Waits until ``size`` bytes are free, and holds them inside the block. Small requests take none."""
+        if size <= LARGE_FRAME_BYTES:
+            yield
+            return
+        async with self._freed:
+            await self._freed.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            self._left += size
+            async with self._freed:
+                self._freed.notify_all()
+
+
+class _Request:
+    """A frame that was read and parsed."""
+
+    def __init__(self, head: RequestHead, body: object) -> None:
+        self.head = head
+        self.body = body
+
+
+class Connection:
     """Serves one client until it goes, breaks the protocol or stays silent too long."""
-    host = str((writer.get_extra_info("peername") or ("?",))[0])
-    try:
-        while (frame := await _read_frame(reader)) is not None:
-            answer = await _answer(context, frame, host)
-            writer.writelines(answer)
+
+    def __init__(self, context: GatewayContext, large_frames: LargeFrames, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._context = context
+        self._large_frames = large_frames
+        self._reader = reader
+        self._writer = writer
+        self._host = str((writer.get_extra_info("peername") or ("?",))[0])
+        self._requests: asyncio.Queue[_Request] = asyncio.Queue(REQUESTS_IN_FLIGHT_MAX - 1)
+        self._answering = False
+
+    async def serve(self) -> None:
+        """Ends when the connection does; errors of the peer are logged, not raised."""
+        halves = [asyncio.create_task(self._read_requests()), asyncio.create_task(self._answer_requests())]
+        try:
+            done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+            for half in done:
+                half.result()
+        except MalformedFrame as error:
+            _log.warning("connection from %s closed: %s", self._host, error)
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
+            _log.debug("connection from %s ended: %s", self._host, error)
+        except Exception:
+            # The store being away is told to clients by closing: they reconnect and try again, which is what they do when a broker goes.
+            _log.exception("connection from %s closed", self._host)
+        finally:
+            for half in halves:
+                half.cancel()
+            await asyncio.gather(*halves, return_exceptions=True)
+            self._writer.close()
+
+    # --- in --------------------------------------------------------------------------------------------------------------
+
+    async def _read_requests(self) -> None:
+        while first := await self._first_byte():
+            async with asyncio.timeout(FRAME_TIMEOUT_S):
+                [size] = struct.unpack(">i", first + await self._reader.readexactly(3))
+            # The length is checked before anything is read, and the room for it taken before anything is allocated.
+            if not _SMALLEST_FRAME <= size <= FRAME_BYTES_MAX:
+                raise MalformedFrame(f"a frame of {size} bytes; {_SMALLEST_FRAME} to {FRAME_BYTES_MAX} are allowed")
+            async with self._large_frames.room(size):
+                async with asyncio.timeout(FRAME_TIMEOUT_S):
+                    frame = await self._reader.readexactly(size)
+                request = await self._parsed(frame)
+            await self._requests.put(request)
+
+    async def _first_byte(self) -> bytes:
+        """The first byte of the next frame; none when the peer closed between two frames. A peer that waits for an answer is not idle."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_TIMEOUT_S):
+                    return await self._reader.read(1)
+            except TimeoutError:
+                if not self._answering:
+                    raise
+
+    async def _parsed(self, frame: bytes) -> _Request:
+        head = read_head(frame, FLEXIBLE_FROM)
+        api = APIS.get(head.api_key)
+        if api is None:
+            raise MalformedFrame(f"API key {head.api_key} is not spoken here")
+        if not api.versions[0] <= head.version <= api.versions[1]:
+            if head.api_key == API_VERSIONS:
+                return _Request(head, None)
+            raise MalformedFrame(f"version {head.version} of API {head.api_key} is not spoken here; {api.versions[0]} to {api.versions[1]} are")
+        if len(frame) > LARGE_FRAME_BYTES:
+            return _Request(head, await self._context.in_thread(read_request, frame, head))
+        return _Request(head, read_request(frame, head))
+
+    # --- out -------------------------------------------------------------------------------------------------------------
+
+    async def _answer_requests(self) -> None:
+        while True:
+            request = await self._requests.get()
+            self._answering = True
+            self._writer.writelines(await self._answer(request))
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                await writer.drain()
-    except MalformedFrame as error:
-        _log.warning("connection from %s closed: %s", host, error)
-    except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
-        _log.debug("connection from %s ended: %s", host, error)
-    except Exception:
-        # The store being away is told to clients by closing: they reconnect and try again, which is what they do when a broker goes.
-        _log.exception("connection from %s closed", host)
-    finally:
-        writer.close()
+                await self._writer.drain()
+            self._answering = not self._requests.empty()
 
-
-async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:
-    """The next frame; None when the peer closed between two frames. The length is checked before anything is read."""
-    async with asyncio.timeout(IDLE_TIMEOUT_S):
-        first = await reader.read(1)
-    if not first:
-        return None
-    async with asyncio.timeout(FRAME_TIMEOUT_S):
-        [size] = struct.unpack(">i", first + await reader.readexactly(3))
-        if not _SMALLEST_FRAME <= size <= FRAME_BYTES_MAX:
-            raise MalformedFrame(f"a frame of {size} bytes; {_SMALLEST_FRAME} to {FRAME_BYTES_MAX} are allowed")
-        return await reader.readexactly(size)
-
-
-async def _answer(context: GatewayContext, frame: bytes, host: str) -> list[bytes]:
-    head = read_head(frame, FLEXIBLE_FROM)
-    api = APIS.get(head.api_key)
-    if api is None:
-        raise MalformedFrame(f"API key {head.api_key} is not spoken here")
-    if not api.versions[0] <= head.version <= api.versions[1]:
-        if head.api_key == API_VERSIONS:
+    async def _answer(self, request: _Request) -> list[bytes]:
+        head = request.head
+        if request.body is None:
             return [write_response(RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0), api_18_api_versions.unsupported())]
-        raise MalformedFrame(f"version {head.version} of API {head.api_key} is not spoken here; {api.versions[0]} to {api.versions[1]} are")
-    request = read_request(frame, head)
-    result = await api.handle(context, request, head, Peer(head.client_id, host, head.version))
-    return result if isinstance(result, list) else [write_response(head, result)]
+        result = await APIS[head.api_key].handle(self._context, request.body, head, Peer(head.client_id, self._host, head.version))
+        return result if isinstance(result, list) else [write_response(head, result)]

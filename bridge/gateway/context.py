@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -41,18 +42,22 @@ class GatewayContext:
         """Runs a blocking call (the store's, the coordinator's) beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, lambda: call(*args, **kwargs))
 
-    async def topic(self, name: str) -> Topic | None:
-        """The topic of that name, looking at the store's columns when it is not known yet."""
-        if (found := self.topics.named(name)) is None:
+    async def topics_named(self, names: Iterable[str]) -> list[Topic | None]:
+        """The topics of those names, in order. When one is not known yet the store's columns are looked at, once for all of them."""
+        asked = list(names)
+        found = [self.topics.named(name) for name in asked]
+        if None in found:
             await self.in_thread(self.topics.refresh)
-            found = self.topics.named(name)
+            found = [self.topics.named(name) for name in asked]
         return found
 
-    async def identified(self, topic_id: Any) -> Topic | None:
-        """The topic of that id, likewise."""
-        if (found := self.topics.identified(topic_id)) is None:
+    async def topics_identified(self, topic_ids: Iterable[UUID | None]) -> list[Topic | None]:
+        """The topics of those ids, likewise."""
+        asked = list(topic_ids)
+        found = [self.topics.identified(topic_id) for topic_id in asked]
+        if None in found:
             await self.in_thread(self.topics.refresh)
-            found = self.topics.identified(topic_id)
+            found = [self.topics.identified(topic_id) for topic_id in asked]
         return found
 
     def partition_error(self, topic: Topic | None, partition: int) -> ErrorCode:

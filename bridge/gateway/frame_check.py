@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
 
+from bridge.gateway.limits import REQUEST_ELEMENTS_MAX
+
 _FIXED: Final = {
     "int8": 1,
     "uint8": 1,
@@ -33,17 +35,25 @@ _FIXED: Final = {
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
-Walk = Callable[[bytes, int], int]
-"""Position of a field to the position behind it; raises MalformedFrame."""
-
 
 class MalformedFrame(Exception):
     """A frame that is not what its head says. Costs its sender the connection."""
 
 
+class _Elements:
+    """Array elements that a frame may still have."""
+
+    def __init__(self) -> None:
+        self.left = REQUEST_ELEMENTS_MAX
+
+
+Walk = Callable[[bytes, int, _Elements], int]
+"""Position of a field to the position behind it; raises MalformedFrame."""
+
+
 def check_frame(entity_type: type[Any], frame: bytes, position: int) -> None:
     """Raises MalformedFrame unless ``frame`` from ``position`` to its end is exactly one ``entity_type``."""
-    end = entity_walk(entity_type)(frame, position)
+    end = entity_walk(entity_type)(frame, position, _Elements())
     if end != len(frame):
         raise MalformedFrame(f"{len(frame) - end} bytes behind the end of a {entity_type.__name__}")
 
@@ -68,10 +78,10 @@ def _make_entity_walk(entity_type: type[Any]) -> Walk:
         else:
             tagged[int(tag)] = _field_walk(field, flexible, tagged=True)
 
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, elements: _Elements) -> int:
         for step in plain:
-            position = step(frame, position)
-        return _walk_tags(frame, position, tagged) if flexible else position
+            position = step(frame, position, elements)
+        return _walk_tags(frame, position, elements, tagged) if flexible else position
 
     return walk
 
@@ -89,14 +99,14 @@ def _field_walk(field: Any, flexible: bool, *, tagged: bool = False) -> Walk:
 def _primitive_walk(kafka_type: str, flexible: bool) -> Walk:
     if kafka_type in _FIXED:
         size = _FIXED[kafka_type]
-        return lambda frame, position: _within(frame, position, size)
+        return lambda frame, position, _: _within(frame, position, size)
     if flexible:
         return _walk_compact_bytes
     return _walk_string if kafka_type == "string" else _walk_bytes
 
 
 def _array_walk(element: Walk, flexible: bool) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, elements: _Elements) -> int:
         if flexible:
             count, position = read_uvarint(frame, position)
             count -= 1
@@ -106,22 +116,25 @@ def _array_walk(element: Walk, flexible: bool) -> Walk:
         # Every element has at least one byte.
         if not -1 <= count <= len(frame) - position:
             raise MalformedFrame(f"an array claims {count} elements in {len(frame) - position} bytes")
+        elements.left -= max(count, 0)
+        if elements.left < 0:
+            raise MalformedFrame(f"more than {REQUEST_ELEMENTS_MAX} array elements in one request")
         for _ in range(count):
-            position = element(frame, position)
+            position = element(frame, position, elements)
         return position
 
     return walk
 
 
 def _nullable_walk(entity: Walk) -> Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, elements: _Elements) -> int:
         after = _within(frame, position, 1)
-        return after if frame[position] == 0xFF else entity(frame, after)
+        return after if frame[position] == 0xFF else entity(frame, after, elements)
 
     return walk
 
 
-def _walk_tags(frame: bytes, position: int, known: dict[int, Walk]) -> int:
+def _walk_tags(frame: bytes, position: int, elements: _Elements, known: dict[int, Walk]) -> int:
     count, position = read_uvarint(frame, position)
     if count > len(frame) - position:
         raise MalformedFrame(f"{count} tagged fields in {len(frame) - position} bytes")
@@ -131,25 +144,25 @@ def _walk_tags(frame: bytes, position: int, known: dict[int, Walk]) -> int:
         end = _within(frame, position, size)
         if tag not in known:
             raise MalformedFrame(f"tagged field {tag} is not known in this version")
-        if known[tag](frame, position) != end:
+        if known[tag](frame, position, elements) != end:
             raise MalformedFrame(f"tagged field {tag} is not of its own size")
         position = end
     return position
 
 
-def _walk_string(frame: bytes, position: int) -> int:
+def _walk_string(frame: bytes, position: int, _: _Elements) -> int:
     after = _within(frame, position, 2)
     [size] = _INT16.unpack(frame[position:after])
     return after if size == -1 else _within(frame, after, size)
 
 
-def _walk_bytes(frame: bytes, position: int) -> int:
+def _walk_bytes(frame: bytes, position: int, _: _Elements) -> int:
     after = _within(frame, position, 4)
     [size] = _INT32.unpack(frame[position:after])
     return after if size == -1 else _within(frame, after, size)
 
 
-def _walk_compact_bytes(frame: bytes, position: int) -> int:
+def _walk_compact_bytes(frame: bytes, position: int, _: _Elements) -> int:
     size, position = read_uvarint(frame, position)
     return position if size == 0 else _within(frame, position, size - 1)
 

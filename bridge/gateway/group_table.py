@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
 
@@ -19,6 +20,7 @@ class GroupTable:
         self._initial_delay_s = initial_delay_s
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._offsets_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -40,9 +42,7 @@ class GroupTable:
         self._after_change(group)
         return await answer.future
 
-    async def sync(
-        self, group: Group, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes]
-    ) -> Mapping[str, Any]:
+    async def sync(self, group: Group, member_id: str, instance_id: str | None, generation: int, assignments: Mapping[str, bytes]) -> Mapping[str, Any]:
         """The response fields, when the leader has assigned."""
         answer = _Answer()
         group.sync(member_id, instance_id, generation, assignments, answer.reply, self._now())
@@ -69,6 +69,14 @@ class GroupTable:
         error = group.commit_error(member_id, instance_id, generation, self._now())
         self._after_change(group)
         return error
+
+    def offsets_lock(self, group_id: str) -> asyncio.Lock:
+        """Held over the check of a commit and the commit itself, and over reading offsets: a commit that was allowed in one generation is done before
+        a member of the next one reads where to go on, and cannot land on top of its commits (I20)."""
+        lock = self._offsets_locks.get(group_id)
+        if lock is None:
+            lock = self._offsets_locks[group_id] = asyncio.Lock()
+        return lock
 
     def close(self) -> None:
         for timer in self._timers.values():

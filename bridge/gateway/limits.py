@@ -10,6 +10,18 @@ CONNECTIONS_MAX: Final = 4_000
 FRAME_BYTES_MAX: Final = 4 << 20
 """One request. Fetches of thousands of partitions and refused Produce requests fit; more costs the peer its connection."""
 
+LARGE_FRAME_BYTES: Final = 64 << 10
+"""A request above this takes its room from LARGE_FRAMES_BYTES_MAX, and is parsed beside the event loop; what clients usually send is far below."""
+
+LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
+"""Large requests that are read or parsed at the same time, all connections together; the next one waits in its sender's socket."""
+
+REQUEST_ELEMENTS_MAX: Final = 150_000
+"""Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX shards, twice. Bounds the objects made of a frame."""
+
+REQUESTS_IN_FLIGHT_MAX: Final = 8
+"""Requests of one connection that were read and are not answered yet; Kafka's clients send five without waiting. More wait in the socket."""
+
 FRAME_TIMEOUT_S: Final = 30.0
 """From a frame's first byte to its last: a peer that stops half-way is let go."""
 
@@ -40,8 +52,12 @@ GROUP_MEMBERS_MAX: Final = 1_000
 GROUPS_MAX: Final = 10_000
 """Groups with members at one time; more are refused until some end."""
 
-GROUP_METADATA_BYTES_MAX: Final = 64 << 10
-"""Subscription or assignment of one member. Kept in memory for as long as it is a member."""
+GROUP_METADATA_BYTES_MAX: Final = 512 << 10
+"""Subscription or assignment of one member, bytes: four per partition, so it must hold several topics of thousands of shards. Kept in memory for as
+long as it is a member; all assignments of a generation come in one frame."""
+
+GROUP_ID_BYTES_MAX: Final = 200
+"""UTF-8 bytes of a group's name: with its escapes and a topic's name it is a key of the state table (STATE_KEY_BYTES_MAX)."""
 
 OFFSET_METADATA_BYTES_MAX: Final = 4_096
 """Text kept with a committed offset; Kafka's ``offset.metadata.max.bytes``."""

@@ -23,7 +23,7 @@ from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
 from bridge.events.registry import SchemaRegistry
 from bridge.events.registry_http import registry_app
 from bridge.gateway.blocks import Blocks
-from bridge.gateway.connection import serve_connection
+from bridge.gateway.connection import Connection, LargeFrames
 from bridge.gateway.context import GatewayContext
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
@@ -67,6 +67,7 @@ class Gateway:
         self._config = config
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         self._connections: set[asyncio.Task[None]] = set()
+        self._large_frames = LargeFrames()
         self._background: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None
         self._server: asyncio.Server | None = None
@@ -144,7 +145,7 @@ class Gateway:
         writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
         try:
             with suppress(asyncio.CancelledError):
-                await serve_connection(self.context, reader, writer)
+                await Connection(self.context, self._large_frames, reader, writer).serve()
         finally:
             self._connections.discard(task)
             writer.close()

@@ -78,6 +78,7 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     system, ledger = System(directory), Ledger()
+    reader: KafkaReader | None = None
     system.up()
     try:
         reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
@@ -102,8 +103,9 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")
             result.violations = merge(result.violations, {"I21": slow})
-        reader.stop()
     finally:
+        if reader is not None:
+            reader.stop()
         system.down()
     return result
 

@@ -97,15 +97,16 @@ class KafkaReader(threading.Thread):
                 "auto.offset.reset": "error",
                 "reconnect.backoff.max.ms": 500,
                 "fetch.wait.max.ms": 100,
+                "log_level": 0,  # a killed gateway is what the run is about, not news
             }
         )
         self._consumer.assign([TopicPartition(topic, shard, OFFSET_BEGINNING) for shard in range(shards)])
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self.read: dict[int, list[Seen]] = {shard: [] for shard in range(shards)}
         self.errors: list[str] = []
 
     def run(self) -> None:
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             for message in self._consumer.consume(500, 0.1):
                 error = message.error()
                 if error is not None:
@@ -128,7 +129,7 @@ class KafkaReader(threading.Thread):
         return False
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join(10)
         self._consumer.close()
 

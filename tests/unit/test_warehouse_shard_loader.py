@@ -116,9 +116,7 @@ def test_a_record_delivered_again_is_not_taken_again(tmp_path: Path) -> None:
         (2, Log([2]).records[0][1][:-1], "does not decode"),
     ],
 )
-def test_a_record_that_is_no_cell_of_the_shard_is_refused_and_nothing_of_it_taken(
-    tmp_path: Path, offset: int, value: bytes | None, says: str
-) -> None:
+def test_a_record_that_is_no_cell_of_the_shard_is_refused_and_nothing_of_it_taken(tmp_path: Path, offset: int, value: bytes | None, says: str) -> None:
     directory = table_directory(tmp_path)
     log = Log([0])
     loader = ShardLoader(directory, SHARD)

@@ -117,9 +117,7 @@ class TopicPlace:
             # Counted in waits, not by a clock: a machine that was asleep has not been waiting.
             silence_s = 0.0 if records else silence_s + _CONSUME_WAIT_S
             if silence_s >= SILENCE_MAX_S:
-                raise Unavailable(
-                    f"{self._topic} at {self._bootstrap} sent nothing for {SILENCE_MAX_S:.0f} s, shards {sorted(unread)[:10]} not read whole"
-                )
+                raise Unavailable(f"{self._topic} at {self._bootstrap} sent nothing for {SILENCE_MAX_S:.0f} s, shards {sorted(unread)[:10]} not read whole")
             for record in records:
                 shard, error = record.partition(), record.error()
                 if shard is None or shard not in unread:

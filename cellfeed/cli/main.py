@@ -34,11 +34,15 @@ app.command()(demo.demo)
 app.command()(lifecycle.run)
 
 
-@app.callback()
-def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"cellfeed {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False) -> None:
+    del version
 
 
 def main() -> None:

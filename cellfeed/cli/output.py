@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -13,8 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from store.cells import Cell
 from store.errors import CellfeedError
 
-console = Console(soft_wrap=True)
-errors = Console(stderr=True, soft_wrap=True)
+PIPE_COLUMNS: Final = 1000
+"""Columns of tables that go to a file or another program: enough to cut off nothing, where a terminal's width means nothing."""
+
+# Without markup: what is printed is mostly data, where "[red]" is text like any other.
+console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+errors = Console(stderr=True, soft_wrap=True, markup=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for machines.")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -63,11 +63,12 @@ def retry(
     group: GroupArgument,
     cell: Annotated[str | None, typer.Argument(help="One parked cell; all of the group when left out.")] = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Have parked cells tried again now."""
     with _parked(run_dir) as parked:
         count = parked.ask_retry(group, cell)
-    console.print(f"{count} to be tried again", highlight=False)
+    _done(as_json, {"to_be_tried_again": count}, f"{count} to be tried again")
 
 
 @app.command()
@@ -76,22 +77,30 @@ def skip(
     cell: CellArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why it is given up; kept for the record.")],
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a parked cell up for good, with a reason."""
     with _parked(run_dir) as parked:
         parked.skip(group, cell, reason)
-    console.print(f"{cell} skipped", highlight=False)
+    _done(as_json, {"skipped": cell}, f"{cell} skipped")
 
 
 @app.command()
-def resume(group: GroupArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+def resume(group: GroupArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Let a trigger go on that stopped because too many cells were parked."""
     with _parked(run_dir) as parked:
         reason = parked.stopped_because(group)
         if reason is None:
             raise NotFound(f"trigger {group!r} is not stopped")
         parked.resume(group)
-    console.print(f"{group} goes on", highlight=False)
+    _done(as_json, {"resumed": group}, f"{group} goes on")
+
+
+def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        console.print(text, highlight=False)
 
 
 @contextmanager

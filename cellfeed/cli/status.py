@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from rich.table import Table
+from rich.text import Text
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.parked import ParkedCells
@@ -53,7 +54,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     table = Table("process", "kind", "pid", "state", "ports", box=None)
     for process in processes:
         ports = ", ".join(f"{which} {port}" for which, port in process["ports"].items())
-        table.add_row(process["name"], process["kind"], str(process["pid"]), "up" if process["up"] else "[red]down[/red]", ports)
+        table.add_row(process["name"], process["kind"], str(process["pid"]), "up" if process["up"] else Text("down", "red"), ports)
     console.print(table if processes else "no process runs")
     console.print()
     cells = sum(head.watermark - head.log_start for head in heads.values())
@@ -63,7 +64,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
         console.print()
         table = Table("group", "topic", "cells behind", "parked", "", box=None)
         for lag in lags:
-            table.add_row(lag.group, lag.topic, str(lag.behind), str(lag.parked), f"[red]stopped: {lag.stopped_because}[/red]" if lag.stopped_because else "")
+            table.add_row(lag.group, lag.topic, str(lag.behind), str(lag.parked), Text(f"stopped: {lag.stopped_because}" if lag.stopped_because else "", "red"))
         console.print(table)
 
 

@@ -41,9 +41,7 @@ class SqliteEngine:
     Raises ProtectData when the files belong to another datastore, shard count or schema version (E13).
     """
 
-    def __init__(
-        self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
@@ -203,9 +201,7 @@ class _PutTransaction:
         self._connection.execute("RELEASE optimistic")
         return results
 
-    def _insert(
-        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], known: Sequence[PutResult | int | None]
-    ) -> list[PutResult]:
+    def _insert(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], known: Sequence[PutResult | int | None]) -> list[PutResult]:
         counters = {shard: self._counter(shard) for shard in sorted(set(shards))}
         results: list[PutResult] = []
         rows: list[tuple[object, ...]] = []

@@ -134,8 +134,7 @@ class KafkaPythonDriver:
             consumer.subscribe([topic])
             received = self._take(consumer, count)
             offsets = {
-                kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1)
-                for partition, offset in _behind(received).items()
+                kafka.TopicPartition(topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1) for partition, offset in _behind(received).items()
             }
             consumer.commit(offsets)
             return received
@@ -225,9 +224,7 @@ class AiokafkaDriver:
         return asyncio.run(run())
 
     @staticmethod
-    def _with_consumer(
-        bootstrap: str, group: str | None, topics: list[str], use: Callable[[Any], Coroutine[Any, Any, T]], poll_ms: int = DEFAULT_POLL_MS
-    ) -> T:
+    def _with_consumer(bootstrap: str, group: str | None, topics: list[str], use: Callable[[Any], Coroutine[Any, Any, T]], poll_ms: int = DEFAULT_POLL_MS) -> T:
         async def run() -> T:
             consumer = aiokafka.AIOKafkaConsumer(
                 *topics,

@@ -75,9 +75,7 @@ def test_the_console_consumer_reads_one_partition_from_an_offset(java: Java, gat
     assert of_console(java("consumer.ConsoleConsumer", gateway, *arguments, *SHOW_ALL).stdout) == as_console(wanted)
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
-    java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]
-) -> None:
+def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
     total = len(expected["trips.BASE"])
     seen: Counter[int] = Counter()
     next_offset: dict[int, int] = {}
@@ -130,7 +128,5 @@ def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -
 def test_the_producer_is_told_that_writes_are_refused(java: Java, gateway: GatewayProcess) -> None:
     done = java("ConsoleProducer", gateway, "--topic", "trips", stdin="a value\n", check=False)
     assert "Cluster authorization failed" in done.stdout + done.stderr
-    without_ids = java(
-        "ConsoleProducer", gateway, "--topic", "trips", "--producer-property", "enable.idempotence=false", stdin="a value\n", check=False
-    )
+    without_ids = java("ConsoleProducer", gateway, "--topic", "trips", "--producer-property", "enable.idempotence=false", stdin="a value\n", check=False)
     assert "TopicAuthorizationException" in without_ids.stdout + without_ids.stderr

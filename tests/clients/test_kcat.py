@@ -66,9 +66,7 @@ def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(own_gate
         put = datastore.put_cell(new, "NOTES", 1, {"late": True})
         own_gateway.start()
         second = parsed(kcat(own_gateway, *arguments).stdout)
-        everything = [
-            (shard, cell.added_id) for shard in range(SHARDS) for cell in datastore.engine.scan(shard, 0, 10_000) if cell.column_name == "NOTES"
-        ]
+        everything = [(shard, cell.added_id) for shard in range(SHARDS) for cell in datastore.engine.scan(shard, 0, 10_000) if cell.column_name == "NOTES"]
     assert [(each.partition, each.offset) for each in second] == [(put.shard, put.added_id)]
     assert sorted((each.partition, each.offset) for each in first + second) == everything
 

@@ -74,8 +74,7 @@ def rows_of_shard(shard: int, count: int) -> list[UUID]:
 
 def log(engine: Engine) -> dict[int, list[tuple[int, bytes, str, int, bytes]]]:
     return {
-        shard: [(c.added_id, c.row_key, c.column_name, c.ref_key, decode_body(c.body)) for c in engine.scan(shard, 0, 10_000)]
-        for shard in range(engine.shards)
+        shard: [(c.added_id, c.row_key, c.column_name, c.ref_key, decode_body(c.body)) for c in engine.scan(shard, 0, 10_000)] for shard in range(engine.shards)
     }
 
 

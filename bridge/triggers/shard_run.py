@@ -7,7 +7,8 @@ short while, and always before the shard is given back. Crash points:
     after the run, before the save    the same: at least once
     in the save                 one commit: the old offset or the new one
     in parking                  one commit holds the parked cell and the offset past it: both or neither (I14)
-    paused and overtaken        the save is refused (StaleWriter): the new owner's offset stands
+    paused and overtaken        the next cell is not run: the coordinator is asked first once the lease may have run out, and says no (StaleWriter);
+                                a save that was on its way is refused the same, so the new owner's offset stands
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from bridge.triggers.program import Trigger
+from bridge.triggers.standing import Standing
 from store.api import CellStore
 from store.cells import Cell
 from store.failpoints import declare, failpoint
@@ -48,12 +50,15 @@ class Progress:
 class ShardRun:
     """See the module. Used by one thread at a time."""
 
-    def __init__(self, trigger: Trigger, store: CellStore, coordinator: Coordinator, parked: ParkedCells, claim: Claim) -> None:
+    def __init__(self, trigger: Trigger, store: CellStore, coordinator: Coordinator, parked: ParkedCells, claim: Claim, standing: Standing, epoch: int) -> None:
         self._trigger = trigger
         self._store = store
         self._coordinator = coordinator
         self._parked = parked
         self.claim = claim
+        self.epoch = epoch
+        """Of the session in which the shard was claimed."""
+        self._standing = standing
         self.too_many_parked = False
         self.stop = threading.Event()
         """Set to have the run end after the cell that is under way."""
@@ -74,6 +79,7 @@ class ShardRun:
             if self.stop.is_set():
                 break
             if cell.column_name == self._trigger.column:
+                self._make_sure()
                 error, attempts = self._try(cell)
                 if error is None:
                     self.progress.run += 1
@@ -91,6 +97,11 @@ class ShardRun:
                 saved_at_s = time.monotonic()
         self.save()
         return bool(piece.cells) and piece.next_location < piece.head.watermark
+
+    def _make_sure(self) -> None:
+        """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""
+        if not self._standing.is_sure(self.epoch):
+            self._coordinator.commit_offsets(self._trigger.group, {}, claims=[self.claim])
 
     def save(self) -> None:
         """Saves the offset if it moved. Raises StaleWriter when the claim is void."""

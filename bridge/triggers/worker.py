@@ -4,7 +4,7 @@ Each trigger has a group of its own. The group's leader (any of its workers) div
 claims what is, and works on its shards with a few threads, one thread at a time per shard, so the order within a shard is the log's.
 
 A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
-finds its claims void when it wakes up, and drops them.
+finds its claims void when it wakes up, before it runs another cell, and drops them. One whose name another process has taken ends.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Coordinator, Session
+from bridge.coordination.contract import Coordinator
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import Progress, ShardRun
+from bridge.triggers.standing import LeaseKeeper, Standing
+from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter
 from store.wakeups import Listener
@@ -35,8 +38,11 @@ POLL_INTERVAL_S: Final = 0.1
 THREADS: Final = 8
 """Shards that one worker runs at the same time."""
 
-_DRAIN_S: Final = 30.0
+DRAIN_S: Final = 30.0
 """How long a worker that is asked to stop waits for the cells that it is running."""
+
+_LOOKS_IN_A_LEASE: Final = 4
+"""The assignment is looked at so often in the length of a lease."""
 
 _CLAIM_AGAIN_S: Final = 0.2
 """How soon a shard whose holder is about to let go of it is tried again."""
@@ -53,10 +59,11 @@ class TriggerGroup:
         self._datastore = datastore
         self._coordinator = coordinator
         self._parked = ParkedCells(datastore.state)
-        self._session: Session = coordinator.join(trigger.group, name, lease_s)
+        self.standing = Standing(coordinator, trigger.group, name, lease_s)
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
-        self._renew_at_s = 0.0
+        self._look_at_s = 0.0
+        self._epoch = -1
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
         self._retry_due: dict[int, bool] = {}
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
@@ -67,28 +74,35 @@ class TriggerGroup:
         return {shard: run.progress for shard, run in self._runs.items()}
 
     def keep_place(self) -> None:
-        """Renews the lease, leads if nobody else does, and takes or gives back shards; does nothing when called more often than it needs to be."""
+        """Leads if nobody else does, and takes or gives back shards; does nothing when called more often than it needs to be.
+
+        Raises StaleWriter when another process has taken this worker's name.
+        """
+        if self.standing.superseded is not None:
+            raise self.standing.superseded
         now_s = time.monotonic()
-        if now_s < self._renew_at_s:
+        session = self.standing.session
+        if now_s < self._look_at_s and session.epoch == self._epoch:
             return
-        self._renew_at_s = now_s + self._session.ttl_s / 4
-        self._session = self._coordinator.renew(self._session)
-        if self._coordinator.lead(self._session):
+        self._epoch = session.epoch
+        self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
+        if self._coordinator.lead(session):
             self._divide()
-        mine = {shard for shard, member in self._coordinator.assignment(self._session.group).items() if member == self._session.member}
+        mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
         for shard, run in self._runs.items():
-            if shard not in mine:
+            # What was claimed in a session that has ended may be anybody's by now; it is claimed anew once the cell under way is done.
+            if shard not in mine or run.epoch != session.epoch:
                 run.stop.set()
         self._release_stopped()
-        for shard in sorted(mine - set(self._runs)):
-            claim = self._coordinator.claim(self._session, self._datastore.name, [shard]).get(shard)
-            if claim is None:
-                self._renew_at_s = now_s + min(_CLAIM_AGAIN_S, self._session.ttl_s / 4)
-            else:
-                self._runs[shard] = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim)
+        missing = sorted(mine - set(self._runs))
+        claims = self._coordinator.claim(session, self._datastore.name, missing) if missing else {}
+        for shard, claim in claims.items():
+            self._runs[shard] = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim, self.standing, session.epoch)
+        if mine - set(self._runs):
+            self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
 
-    def start_work(self, pool: ThreadPoolExecutor, heads: Mapping[int, int]) -> bool:
+    def start_work(self, pool: WorkThreads, heads: Mapping[int, int]) -> bool:
         """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
         self._collect_finished()
         self._release_stopped()
@@ -97,27 +111,30 @@ class TriggerGroup:
                 if shard in self._working or run.stop.is_set():
                     continue
                 if run.progress.location < heads[shard] or shard in self._retry_due:
-                    self._working[shard] = pool.submit(self._work, run, self._retry_due.pop(shard, None))
+                    self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
         return bool(self._working)
 
     def drain(self) -> bool:
-        """Asks every run to end and gives back those that have; keeps the lease meanwhile. True when all are given back and the group is left."""
+        """Asks every run to end and gives back those that have. True when all are given back and the group is left."""
         for run in self._runs.values():
             run.stop.set()
-        self._session = self._coordinator.renew(self._session)
         self._collect_finished()
         self._release_stopped()
         if self._runs:
             return False
-        self._coordinator.leave(self._session)
+        self.standing.leave()
         return True
 
     def _divide(self) -> None:
-        group = self._session.group
+        session = self.standing.session
+        group = session.group
         current = self._coordinator.assignment(group)
         wanted = balance(self._datastore.shards, self._coordinator.members(group), current)
         if wanted != current:
-            self._coordinator.assign(self._session, wanted)
+            try:
+                self._coordinator.assign(session, wanted)
+            except StaleWriter as error:
+                _log.info("another worker leads %s now: %s", group, error)
 
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:
         if retry_all is not None:
@@ -126,7 +143,7 @@ class TriggerGroup:
             run.too_many_parked = False
             more = run.run_chunk()
             if run.too_many_parked:
-                self._stopped_because = self._parked.stopped_because(self._session.group)
+                self._stopped_because = self._parked.stopped_because(self._trigger.group)
             if not more or run.stop.is_set() or self._stopped_because is not None:
                 return
 
@@ -137,11 +154,11 @@ class TriggerGroup:
             del self._working[shard]
             error = future.exception()
             if isinstance(error, StaleWriter):
-                _log.warning("shard %d of %s was taken over by another worker", shard, self._session.group)
+                _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
                 del self._runs[shard]
             elif isinstance(error, CellfeedError):
                 self._runs[shard].progress.because = f"waiting: {error}"
-                _log.warning("shard %d of %s waits: %s", shard, self._session.group, error)
+                _log.warning("shard %d of %s waits: %s", shard, self._trigger.group, error)
             elif error is not None:
                 raise error
 
@@ -152,14 +169,14 @@ class TriggerGroup:
                 self._coordinator.release([run.claim])
 
     def _look_at_parked(self) -> None:
-        reason = self._parked.stopped_because(self._session.group)
+        reason = self._parked.stopped_because(self._trigger.group)
         if reason is not None and self._stopped_because is None:
-            _log.error("trigger %s is stopped: %s", self._session.group, reason)
+            _log.error("trigger %s is stopped: %s", self._trigger.group, reason)
         self._stopped_because = reason
         all_due = time.monotonic() >= self._retry_at_s
         if all_due:
             self._retry_at_s = time.monotonic() + self._trigger.parked_retry_s
-        for parked in self._parked.all(self._session.group):
+        for parked in self._parked.all(self._trigger.group):
             if (parked.retry_asked or all_due) and parked.partition in self._runs:
                 self._retry_due[parked.partition] = all_due or self._retry_due.get(parked.partition, False)
 
@@ -173,35 +190,40 @@ def run_trigger_worker(
     *,
     lease_s: float = LEASE_S,
     threads: int = THREADS,
+    drain_s: float = DRAIN_S,
 ) -> None:
     """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among the workers alive; a restarted worker may keep its name.
 
-    Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. Anything else is a defect and is raised.
+    Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. StaleWriter is raised when another process has taken the
+    name. Anything else is a defect and is raised.
     """
     groups = [TriggerGroup(trigger, datastore, coordinator, name, lease_s) for trigger in triggers]
     listener = Listener(datastore.state, f"triggers-{name}")
+    keeper = LeaseKeeper([group.standing for group in groups], lease_s)
+    pool = WorkThreads(threads)
     try:
-        with ThreadPoolExecutor(threads, thread_name_prefix="trigger") as pool:
-            while not stop.is_set():
-                try:
-                    heads = {shard: head.watermark for shard, head in datastore.heads().items()}
-                    busy = False
-                    for group in groups:
-                        group.keep_place()
-                        busy |= group.start_work(pool, heads)
-                    listener.wait(0.01 if busy else POLL_INTERVAL_S)
-                except StaleWriter as error:
-                    _log.info("lost a race for the lead: %s", error)
-                except CellfeedError as error:
-                    _log.warning("the store or the coordinator cannot be reached just now: %s", error)
-                    stop.wait(POLL_INTERVAL_S)
-            _drain(groups)
+        while not stop.is_set():
+            try:
+                heads = {shard: head.watermark for shard, head in datastore.heads().items()}
+                busy = False
+                for group in groups:
+                    group.keep_place()
+                    busy |= group.start_work(pool, heads)
+                listener.wait(0.01 if busy else POLL_INTERVAL_S)
+            except StaleWriter:
+                raise
+            except CellfeedError as error:
+                _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+                stop.wait(POLL_INTERVAL_S)
+        _drain(groups, drain_s)
     finally:
+        pool.close()
+        keeper.close()
         listener.close()
 
 
-def _drain(groups: Sequence[TriggerGroup]) -> None:
-    deadline_s = time.monotonic() + _DRAIN_S
+def _drain(groups: Sequence[TriggerGroup], drain_s: float) -> None:
+    deadline_s = time.monotonic() + drain_s
     left = list(groups)
     while left and time.monotonic() < deadline_s:
         try:
@@ -210,4 +232,4 @@ def _drain(groups: Sequence[TriggerGroup]) -> None:
             _log.warning("the store or the coordinator cannot be reached just now: %s", error)
         time.sleep(0.01)
     if left:
-        _log.warning("stopped with cells still running after %.0f s: they run again elsewhere", _DRAIN_S)
+        _log.warning("stopped with cells still running after %.0f s: they run again elsewhere", drain_s)

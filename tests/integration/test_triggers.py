@@ -152,6 +152,47 @@ def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(store: Datasto
     assert_run_or_parked(store, tmp_path)
 
 
+def test_a_worker_that_slept_past_its_lease_runs_nothing_more_of_what_another_has_taken(store: Datastore, start: Start, tmp_path: Path) -> None:
+    zombie = start("zombie", run_s=0.02)
+    put(store, range(400))
+    wait_until(lambda: len(runs(tmp_path)) > 5, "work under way")
+    zombie.send_signal(signal.SIGSTOP)
+    start("heir")
+    wait_until(lambda: behind(store, "recorder") == 0, "the heir has done it all")
+    before = len(runs(tmp_path))
+    zombie.send_signal(signal.SIGCONT)
+    wait_until(lambda: len(StoreCoordinator(store.state).members("recorder")) == 2, "the zombie is back")
+    time.sleep(0.5)
+    # Cells that were under way in its threads when it was stopped may end; no further one is begun.
+    assert len(runs(tmp_path)) - before <= SHARDS
+
+
+def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(store: Datastore, start: Start, tmp_path: Path) -> None:
+    first = start("same")
+    put(store, range(30))
+    wait_until(lambda: behind(store, "recorder") == 0, "the first works")
+    start("same")
+    assert first.wait(20) == 1
+    put(store, range(30, 60))
+    wait_until(lambda: behind(store, "recorder") == 0, "the second goes on")
+    assert_run_or_parked(store, tmp_path)
+
+
+def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewed_nor_its_worker_from_ending(
+    store: Datastore, start: Start, tmp_path: Path
+) -> None:
+    hung = start("hung", run_s=3600, drain_s=0.5)
+    put(store, range(3))
+    wait_until(lambda: behind(store, "recorder") > 0 and StoreCoordinator(store.state).members("recorder") == ["hung"], "it hangs")
+    time.sleep(2.5)  # more than two leases
+    assert StoreCoordinator(store.state).members("recorder") == ["hung"]
+    hung.terminate()
+    assert hung.wait(20) == 0
+    start("next")
+    wait_until(lambda: behind(store, "recorder") == 0, "its cells run elsewhere")
+    assert_run_or_parked(store, tmp_path)
+
+
 def test_a_rolling_restart_runs_no_cell_twice(store: Datastore, start: Start, tmp_path: Path) -> None:
     first = start("a", run_s=0.002)
     put(store, range(600))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.program import load_program
-from bridge.triggers.worker import run_trigger_worker
+from bridge.triggers.worker import DRAIN_S, run_trigger_worker
 from store.datastore import Datastore
 
 
@@ -21,7 +21,8 @@ def main() -> None:
     with Datastore.open_embedded(Path(directory), shards=4) as datastore:
         triggers = load_program(source, json.loads(settings))
         print("started", flush=True)
-        run_trigger_worker(triggers, datastore, StoreCoordinator(datastore.state), name, stop, lease_s=float(lease_s))
+        coordinator = StoreCoordinator(datastore.state)
+        run_trigger_worker(triggers, datastore, coordinator, name, stop, lease_s=float(lease_s), drain_s=json.loads(settings).get("drain_s", DRAIN_S))
     print("drained", flush=True)
 
 

@@ -1,0 +1,84 @@
+"""A worker's place in a group: its session, kept alive by a thread of its own.
+
+Renewing has a thread to itself so that nothing the worker waits for (a slow commit, a long read, a function that takes its time) costs it its shards.
+What a thread cannot help against is a process that is paused as a whole. So whoever is about to run a cell asks :meth:`Standing.is_sure`, by the local
+clock, and asks the coordinator first when the lease may have run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from bridge.coordination.contract import Coordinator, Session
+from store.errors import CellfeedError, StaleWriter
+
+_log = logging.getLogger("cellfeed.triggers")
+
+_RENEWALS_IN_A_LEASE: Final = 4
+"""Renewals are begun so often in the length of a lease: three may fail or be late before it runs out."""
+
+
+class Standing:
+    """One group's session. :meth:`renew` belongs to the keeper; the rest may be used by any thread."""
+
+    def __init__(self, coordinator: Coordinator, group: str, member: str, lease_s: float) -> None:
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._left = False
+        self.superseded: StaleWriter | None = None
+        """Set when another process has taken this worker's name: it cannot go on."""
+        begun_s = time.monotonic()
+        self.session: Session = coordinator.join(group, member, lease_s)
+        self._sure_until_s = begun_s + lease_s
+
+    def is_sure(self, epoch: int) -> bool:
+        """Whether nobody can have taken over what was claimed in the session of that epoch."""
+        return epoch == self.session.epoch and time.monotonic() < self._sure_until_s
+
+    def renew(self) -> None:
+        """Extends the lease, or joins again when it had run out (the session has another epoch then). Raises CellfeedError."""
+        with self._lock:
+            if self._left or self.superseded:
+                return
+            begun_s = time.monotonic()
+            try:
+                self.session = self._coordinator.renew(self.session)
+            except StaleWriter as error:
+                self.superseded = error
+                return
+            # Counted from before the call: by the coordinator's clock the lease began later, never earlier.
+            self._sure_until_s = begun_s + self.session.ttl_s
+
+    def leave(self) -> None:
+        """Ends the membership for good."""
+        with self._lock:
+            self._left = True
+            self._coordinator.leave(self.session)
+
+
+class LeaseKeeper:
+    """The thread that renews the sessions of all groups of a worker."""
+
+    def __init__(self, standings: Sequence[Standing], lease_s: float) -> None:
+        self._standings = standings
+        self._every_s = lease_s / _RENEWALS_IN_A_LEASE
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="trigger-leases", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._every_s):
+            for standing in self._standings:
+                try:
+                    standing.renew()
+                except CellfeedError as error:
+                    # Work goes on: the claims hold until somebody else takes them over, and whatever is saved carries them as its fence.
+                    _log.warning("the lease in group %s could not be renewed just now: %s", standing.session.group, error)

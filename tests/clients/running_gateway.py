@@ -25,7 +25,7 @@ class GatewayProcess:
         self._store = store
         self._log = log
         # Without a wait for more members groups form at once; that wait has tests of its own.
-        self._settings = {"group_initial_delay_s": 0.0, "formats": FORMATS, **settings}
+        self._settings = {"group_initial_delay_s": 0.3, "formats": FORMATS, **settings}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
         self.registry_port = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -35,14 +35,12 @@ from store.http_messages import (
     head_of,
     shard_cells_of,
 )
-from store.limits import BATCH_CELLS_MAX, PUT_TIMEOUT_S
+from store.limits import PUT_TIMEOUT_S
+from store.put_batches import put_in_batches
 from store.sharding import check_shard, row_key_text, shard_of
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
 """The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``, and there is time to ask another one."""
-
-BATCH_BYTES: Final = 8 << 20
-"""Body bytes after which a large put is cut into another request: a quarter of what a worker takes."""
 
 T = TypeVar("T")
 _name_json: Final = msgspec.json.encode
@@ -52,7 +50,7 @@ class Client:
     """:class:`store.api.CellStore` over HTTP. Any number of threads may call it; it makes no threads of its own.
 
     ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of each call, retries included; a put of more than
-    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each, and stops at the first that runs out of it.
+    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each (see :mod:`store.put_batches`).
     """
 
     def __init__(self, urls: Sequence[str] | str, datastore: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -86,25 +84,9 @@ class Client:
 
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         checked = [self._checked(item) for item in cells]
-        written = iter(self._written([cell for cell in checked if isinstance(cell, NewCell)]))
+        accepted = [cell for cell in checked if isinstance(cell, NewCell)]
+        written = iter(put_in_batches(accepted, self._put_batch, lambda cell: shard_of(cell.row_key, self.shards)))
         return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
-
-    def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        results: list[PutResult] = []
-        try:
-            for batch in _batches(cells):
-                results += self._put_batch(batch)
-        except CellfeedError as error:
-            if not results:
-                raise
-            # What is known of the first requests must not be lost with the last one.
-            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
-            failed = [PutResult(outcome, shard_of(cell.row_key, self.shards), error=error) for cell in batch]
-            never_sent = StorageUnavailable(f"nothing written: an earlier part of the put failed: {error}")
-            rest = cells[len(results) + len(failed) :]
-            results += failed
-            results += [PutResult(Outcome.FAILED, shard_of(cell.row_key, self.shards), error=never_sent) for cell in rest]
-        return results
 
     def _put_batch(self, batch: Sequence[NewCell]) -> list[PutResult]:
         """One request; then once more those of its cells that may come to something better, until the deadline."""
@@ -223,17 +205,6 @@ class Client:
             return shard_of(check_row_key(row_key), self.shards)
         except InvalidRequest:
             return None
-
-
-def _batches(cells: Sequence[NewCell]) -> Iterator[Sequence[NewCell]]:
-    start = size = 0
-    for index, cell in enumerate(cells):
-        size += len(cell.body_json)
-        if index - start == BATCH_CELLS_MAX or (size > BATCH_BYTES and index > start):
-            yield cells[start:index]
-            start, size = index, len(cell.body_json)
-    if start < len(cells):
-        yield cells[start:]
 
 
 def _put_json(cell: NewCell) -> bytes:

@@ -30,6 +30,7 @@ from store.engines.contract import Engine, Head, LocatedCell, StateTable
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
+from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
 from store.writer import GroupCommitWriter
@@ -70,7 +71,8 @@ class Datastore:
 
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         checked: list[NewCell | PutResult] = [_checked(item, self.shards) for item in cells]
-        written = iter(self._await(self.submit([cell for cell in checked if isinstance(cell, NewCell)])))
+        accepted = [cell for cell in checked if isinstance(cell, NewCell)]
+        written = iter(put_in_batches(accepted, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards)))
         return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
 
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:

@@ -33,7 +33,10 @@ ADDED_ID_MAX: Final = (1 << 47) - 1
 
 # --- puts ------------------------------------------------------------------------------------------------------------------
 BATCH_CELLS_MAX: Final = 5_000
-"""Cells in one put call. A call is one transaction; longer ones would hold the shard counters too long."""
+"""Cells in one transaction of a put call (a longer call is several); longer ones would hold the shard counters too long."""
+
+BATCH_BYTES_MAX: Final = 8 << 20
+"""Body bytes after which a put call is cut into another batch: a quarter of what a worker takes in one request."""
 
 GROUP_CELLS_MAX: Final = 5_000
 """Cells that the group commit puts into one transaction, several callers together."""

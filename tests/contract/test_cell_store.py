@@ -179,11 +179,13 @@ def test_a_batch_of_nothing_is_well(store: CellStore) -> None:
     assert store.get_cells_for_shards({}) == {}
 
 
-def test_the_largest_batch_is_written_whole(store: CellStore) -> None:
-    cells = [(uuid4(), "BASE", 1, {"n": n}) for n in range(BATCH_CELLS_MAX)]
+@pytest.mark.parametrize("count", [BATCH_CELLS_MAX, 2 * BATCH_CELLS_MAX + 1])
+def test_a_batch_of_any_size_is_written_whole(store: CellStore, count: int) -> None:
+    cells = [(uuid4(), "BASE", 1, {"n": n}) for n in range(count)]
     results = store.put_cells(cells)
     assert {result.outcome for result in results} == {Outcome.STORED}
-    found = store.get_cells([(key, column, ref_key) for key, column, ref_key, _ in cells])
+    keys = [(key, column, ref_key) for key, column, ref_key, _ in cells]
+    found = [cell for start in range(0, count, READ_KEYS_MAX) for cell in store.get_cells(keys[start : start + READ_KEYS_MAX])]
     assert [cell and cell.body for cell in found] == [body for *_, body in cells]
     assert [cell and (cell.shard, cell.added_id) for cell in found] == [(result.shard, result.added_id) for result in results]
 

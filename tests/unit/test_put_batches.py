@@ -1,0 +1,60 @@
+"""Put calls cut into batches: every cell gets one result, and what is known of the first batches survives the failure of a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.errors import OutcomeUnknown, StorageUnavailable
+from store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
+from store.put_batches import batches, put_in_batches
+
+
+def cells(count: int, text: str = "") -> list[NewCell]:
+    return [new_cell(UUID(int=number), "BASE", 1, {"t": text}) for number in range(count)]
+
+
+def stored(batch: Sequence[NewCell]) -> list[PutResult]:
+    return [PutResult(Outcome.STORED, 0, int.from_bytes(cell.row_key)) for cell in batch]
+
+
+@given(st.integers(0, 3 * BATCH_CELLS_MAX + 1))
+def test_batches_are_the_cells_in_order_and_within_the_limit(count: int) -> None:
+    whole = cells(1) * count
+    cut = list(batches(whole))
+    assert [cell for batch in cut for cell in batch] == whole
+    assert all(1 <= len(batch) <= BATCH_CELLS_MAX for batch in cut)
+
+
+def test_large_bodies_make_small_batches() -> None:
+    large = cells(5, "x" * (BATCH_BYTES_MAX // 10)) * 10
+    assert [sum(len(cell.body_json) for cell in batch) <= BATCH_BYTES_MAX for batch in batches(large)] == [True] * 6
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(StorageUnavailable("away"), Outcome.FAILED), (OutcomeUnknown("no answer"), Outcome.UNKNOWN)])
+def test_a_later_batch_that_fails_leaves_the_first_ones_told(error: StorageUnavailable | OutcomeUnknown, outcome: Outcome) -> None:
+    calls: list[int] = []
+
+    def put(batch: Sequence[NewCell]) -> list[PutResult]:
+        calls.append(len(batch))
+        if len(calls) == 2:
+            raise error
+        return stored(batch)
+
+    results = put_in_batches(cells(3 * BATCH_CELLS_MAX), put, lambda _: 3)
+    assert calls == [BATCH_CELLS_MAX] * 2, "the third is not begun"
+    told = [result.outcome for result in results]
+    assert told == [Outcome.STORED] * BATCH_CELLS_MAX + [outcome] * BATCH_CELLS_MAX + [Outcome.FAILED] * BATCH_CELLS_MAX
+
+
+def test_the_first_batch_failing_is_the_error_of_the_call() -> None:
+    def away(_: Sequence[NewCell]) -> list[PutResult]:
+        raise StorageUnavailable("away")
+
+    with pytest.raises(StorageUnavailable):
+        put_in_batches(cells(2), away, lambda _: 3)

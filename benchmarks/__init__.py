@@ -11,18 +11,51 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """What a figure has to reach (``at_least``) or may not pass."""
+
+    value: float
+    at_least: bool
+
+    def holds(self, figure: float) -> bool:
+        """Whether the figure is on the right side."""
+        return figure >= self.value if self.at_least else figure <= self.value
+
+
+def at_least(value: float) -> Limit:
+    """A limit for rates."""
+    return Limit(value, at_least=True)
+
+
+def at_most(value: float) -> Limit:
+    """A limit for times and sizes."""
+    return Limit(value, at_least=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure, a median of interleaved runs. ``ratio`` is figure / beside_figure, where there is something beside it."""
+    """One measured figure, a median of interleaved runs.
+
+    ``ratio`` is figure / beside_figure where something was measured beside it, figure / limit where there is only a limit.
+    """
 
     name: str
     figure: float
     unit: str
     beside: str | None = None
     beside_figure: float | None = None
+    limit: Limit | None = None
 
     @property
     def ratio(self) -> float | None:
-        return round(self.figure / self.beside_figure, 3) if self.beside_figure else None
+        """Rounded to three places; None where there is nothing to compare with."""
+        measure = self.beside_figure or (self.limit.value if self.limit else None)
+        return round(self.figure / measure, 3) if measure else None
+
+    @property
+    def within_limit(self) -> bool | None:
+        """None where there is no limit."""
+        return self.limit.holds(self.figure) if self.limit else None
 
     def as_json(self) -> dict[str, object]:
         """The line of ``--json``."""
@@ -33,6 +66,8 @@ class Figure:
             "beside": self.beside,
             "beside_figure": None if self.beside_figure is None else _rounded(self.beside_figure),
             "ratio": self.ratio,
+            "limit": self.limit.value if self.limit else None,
+            "within_limit": self.within_limit,
         }
 
 

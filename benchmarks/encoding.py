@@ -35,7 +35,7 @@ GROUP_CELLS = 50
 """Cells that one group commit wrote: they share their moment."""
 
 
-def figures() -> Iterator[Figure]:
+def figures(runs: int = RUNS) -> Iterator[Figure]:
     """Measures; see the module."""
     cells, bodies = _cells()
     keys, avro, as_json = record_keys([cell.row_key for cell in cells]), AvroFormat(1), JsonFormat()
@@ -47,11 +47,12 @@ def figures() -> Iterator[Figure]:
         return frame_records(cells, texts, avro.encode_many(SHARD, cells, texts, bodies), **covered)
 
     batch = cells_to_batch()
-    ours, theirs = _interleaved(lambda: avro.encode_many(SHARD, cells, keys, bodies), lambda: _by_fastavro(cells, bodies))
+    ours, theirs = _interleaved(runs, lambda: avro.encode_many(SHARD, cells, keys, bodies), lambda: _by_fastavro(cells, bodies))
     yield _rate("encoding avro values", ours, "fastavro, same schema", theirs)
-    ours, theirs = _interleaved(lambda: frame_records(cells, keys, values, **covered), lambda: _by_aiokafka(cells, keys, values))
+    ours, theirs = _interleaved(runs, lambda: frame_records(cells, keys, values, **covered), lambda: _by_aiokafka(cells, keys, values))
     yield _rate("encoding record batch", ours, "aiokafka's builder", theirs)
     measured = _interleaved(
+        runs,
         cells_to_batch,
         lambda: encode_record_batch(avro, SHARD, cells, **covered),
         lambda: encode_record_batch(as_json, SHARD, cells, **covered),
@@ -78,10 +79,10 @@ def _rate(name: str, seconds: float, beside: str, beside_seconds: float) -> Figu
     return Figure(name, CELLS / seconds, "records/s CPU", beside, CELLS / beside_seconds)
 
 
-def _interleaved(*cases: Callable[[], object]) -> list[float]:
+def _interleaved(runs: int, *cases: Callable[[], object]) -> list[float]:
     """Median CPU seconds of each case."""
     seconds: list[list[float]] = [[] for _ in cases]
-    for _ in range(RUNS):
+    for _ in range(runs):
         for case, taken in zip(cases, seconds, strict=True):
             started = time.process_time()
             case()

@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import sqlite3
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-import psutil
-
-from benchmarks import Figure
+from benchmarks import Figure, at_least
+from benchmarks._processes import Worker
 from store.client import Client
-from store.datastore import Datastore
-from store.server.worker import run_worker
 
 BATCH_CELLS = 2_000
 """The best of 500, 1,000 and 2,000, for both sides; 1,000 costs a tenth."""
@@ -39,23 +33,24 @@ CELLS = 38_598
 """Six times the taxi trips of the data set, each time under other row keys."""
 RUNS = 5
 SINGLE_SECONDS = 3.0
+BATCH_RATE = at_least(40_000)
 
 Put = tuple[UUID, str, int, dict[str, Any]]
 
 
-def figures() -> Iterator[Figure]:
+def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS) -> Iterator[Figure]:
     """Measures; see the module."""
-    cells = taxi_cells(CELLS)
+    cells = taxi_cells(count)
     rates, beside, cpu_us = [], [], []
-    for _ in range(RUNS):
+    for _ in range(runs):
         rate, cpu = _batch_run(cells)
         rates.append(rate)
         cpu_us.append(cpu)
         beside.append(_sqlite_run(cells))
-    yield Figure("put-http batch", statistics.median(rates), "cells/s", "sqlite3, same rows and transactions", statistics.median(beside))
+    yield Figure("put-http batch", statistics.median(rates), "cells/s", "sqlite3, same rows and transactions", statistics.median(beside), BATCH_RATE)
     yield Figure("put-http batch worker CPU", statistics.median(cpu_us), "µs/cell")
     for callers in (1, 64):
-        seconds, rate = _single_run(cells, callers)
+        seconds, rate = _single_run(cells, callers, single_s)
         ordered = sorted(seconds)
         case = f"put-http single, {callers} caller{'s' if callers > 1 else ''}"
         yield Figure(f"{case} p50", ordered[len(ordered) // 2] * 1e3, "ms")
@@ -78,38 +73,9 @@ def _value(text: str) -> object:
         return text
 
 
-class _WorkerProcess:
-    """A worker on a fresh store, in a process of its own."""
-
-    def __enter__(self) -> _WorkerProcess:
-        self._directory = tempfile.TemporaryDirectory()
-        context = multiprocessing.get_context("spawn")
-        receiving, sending = context.Pipe(duplex=False)
-        self._stop = context.Event()
-        self._process = context.Process(target=_serve, args=(self._directory.name, self._stop, sending))
-        self._process.start()
-        self.url = f"http://127.0.0.1:{receiving.recv()}"
-        self._usage = psutil.Process(self._process.pid)
-        return self
-
-    def cpu_seconds(self) -> float:
-        times = self._usage.cpu_times()
-        return float(times.user + times.system)
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        self._process.join()
-        self._directory.cleanup()
-
-
-def _serve(directory: str, stop: Event, started: Connection) -> None:
-    with Datastore.open_embedded(Path(directory)) as datastore:
-        run_worker(datastore, stop=stop, on_started=started.send)
-
-
 def _batch_run(cells: Sequence[Put]) -> tuple[float, float]:
     batches = [cells[start : start + BATCH_CELLS] for start in range(0, len(cells), BATCH_CELLS)]
-    with _WorkerProcess() as worker, Client(worker.url, "trips") as client:
+    with tempfile.TemporaryDirectory() as directory, Worker(directory) as worker, Client(worker.url, "trips") as client:
         client.put_cells(cells[:1])
         cpu_before = worker.cpu_seconds()
 
@@ -143,12 +109,12 @@ def _sqlite_run(cells: Sequence[Put]) -> float:
     return len(cells) / seconds
 
 
-def _single_run(cells: Sequence[Put], callers: int) -> tuple[list[float], float]:
+def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[list[float], float]:
     taken = iter(cells)
     lock = threading.Lock()
     latencies: list[float] = []
-    with _WorkerProcess() as worker, Client(worker.url, "trips") as client:
-        ends = time.perf_counter() + SINGLE_SECONDS
+    with tempfile.TemporaryDirectory() as directory, Worker(directory) as worker, Client(worker.url, "trips") as client:
+        ends = time.perf_counter() + single_s
 
         def call(_caller: int) -> None:
             mine: list[float] = []

@@ -1,0 +1,125 @@
+"""The parts of a system as processes of their own, as they run in earnest: a worker and a gateway over one embedded datastore, and clients of both.
+
+Each is started anew (spawned, so that nothing is shared with the process that measures) and ends with it, however that one ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, Self, cast
+
+import psutil
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.gateway.limits import BLOCKS_BYTES_MAX
+from bridge.gateway.server import GatewayConfig, run_gateway
+from store.datastore import Datastore
+from store.server.worker import run_worker
+
+START_TIMEOUT_S = 60.0
+"""From spawning a process to its first word: imports on a busy machine take seconds, a hang would take for ever."""
+
+STOP_TIMEOUT_S = 20.0
+"""From asking a process to end to killing it."""
+
+Body = Callable[[Connection, Event, dict[str, Any]], None]
+"""What a process does: tells and is told things through the connection, ends when the event is set."""
+
+
+class Process:
+    """``body(connection, stop, settings)`` in a spawned process; ``body`` must be a module's function. Use in a ``with``."""
+
+    def __init__(self, body: Body, **settings: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self.pipe, self._other_end = context.Pipe()
+        self._process = context.Process(target=_run, args=(body, self._other_end, self._stop, settings), daemon=True)
+        self._usage: psutil.Process | None = None
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        self._other_end.close()
+        self._usage = psutil.Process(self._process.pid)
+        return self
+
+    def told(self, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """The next thing that the process tells. Raises TimeoutError, or EOFError when it ended without a word."""
+        if not self.pipe.poll(timeout_s):
+            raise TimeoutError(f"process {self._process.pid} told nothing for {timeout_s} s")
+        return self.pipe.recv()
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, all threads together."""
+        times = self._running().cpu_times()
+        return float(times.user + times.system)
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        return int(self._running().memory_info().rss)
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._process.join(STOP_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.pipe.close()
+
+    def _running(self) -> psutil.Process:
+        if self._usage is None:
+            raise RuntimeError("the process was not started")
+        return self._usage
+
+
+class Worker(Process):
+    """A worker over the datastore in ``directory``; ``url`` once entered."""
+
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__(_serve_http, directory=str(directory))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.url = f"http://127.0.0.1:{self.told()}"
+        return self
+
+
+class Gateway(Process):
+    """A gateway over the datastore in ``directory``; ``bootstrap`` once entered. ``blocks_bytes_max`` bounds the kept blocks."""
+
+    def __init__(self, directory: str | Path, blocks_bytes_max: int = BLOCKS_BYTES_MAX) -> None:
+        super().__init__(_serve_kafka, directory=str(directory), blocks_bytes_max=blocks_bytes_max)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.bootstrap = f"127.0.0.1:{self.told()}"
+        return self
+
+
+def _run(body: Body, connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    body(connection, stop, settings)
+
+
+def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    with Datastore.open_embedded(Path(settings["directory"])) as datastore:
+        run_worker(datastore, stop=stop, on_started=connection.send)
+
+
+def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    config = GatewayConfig(port=0, registry_port=0, blocks_bytes_max=settings["blocks_bytes_max"])
+    with Datastore.open_embedded(Path(settings["directory"])) as datastore:
+        # The event of another kind of process waits and is set like a thread's.
+        run_gateway(datastore, StoreCoordinator(datastore.state), config, cast(threading.Event, stop), lambda port, _registry: connection.send(port))

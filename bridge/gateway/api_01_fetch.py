@@ -63,8 +63,9 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
 
 
 def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:
+    # Leader epochs came with version 9.
     return [
-        _Wanted(topic, each.partition, each.fetch_offset, each.current_leader_epoch, each.partition_max_bytes)
+        _Wanted(topic, each.partition, each.fetch_offset, getattr(each, "current_leader_epoch", -1), each.partition_max_bytes)
         for topic, asked in zip(topics, request.topics, strict=True)
         for each in asked.partitions
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
 
@@ -89,11 +89,16 @@ def _make_entity_walk(entity_type: type[Any]) -> Walk:
 def _field_walk(field: Any, flexible: bool, *, tagged: bool = False) -> Walk:
     kind = classify_field(field)
     if isinstance(kind, EntityTupleField):
-        return _array_walk(entity_walk(kind.type_), flexible)
+        return _array_walk(entity_walk(kind.type_), flexible, _may_be_null(field))
     if isinstance(kind, EntityField):
         return _nullable_walk(entity_walk(kind.type_)) if is_optional(field) and not tagged else entity_walk(kind.type_)
     primitive = _primitive_walk(get_schema_field_type(field), flexible)
-    return _array_walk(primitive, flexible) if kind.is_array else primitive
+    return _array_walk(primitive, flexible, _may_be_null(field)) if kind.is_array else primitive
+
+
+def _may_be_null(array: Any) -> bool:
+    # Of the array itself: kio's is_optional looks at its elements.
+    return type(None) in get_args(array.type)
 
 
 def _primitive_walk(kafka_type: str, flexible: bool) -> Walk:
@@ -105,7 +110,9 @@ def _primitive_walk(kafka_type: str, flexible: bool) -> Walk:
     return _walk_string if kafka_type == "string" else _walk_bytes
 
 
-def _array_walk(element: Walk, flexible: bool) -> Walk:
+def _array_walk(element: Walk, flexible: bool, nullable: bool) -> Walk:
+    smallest = -1 if nullable else 0
+
     def walk(frame: bytes, position: int, elements: _Elements) -> int:
         if flexible:
             count, position = read_uvarint(frame, position)
@@ -114,7 +121,7 @@ def _array_walk(element: Walk, flexible: bool) -> Walk:
             [count] = _INT32.unpack(frame[position : (after := _within(frame, position, 4))])
             position = after
         # Every element has at least one byte.
-        if not -1 <= count <= len(frame) - position:
+        if not smallest <= count <= len(frame) - position:
             raise MalformedFrame(f"an array claims {count} elements in {len(frame) - position} bytes")
         elements.left -= max(count, 0)
         if elements.left < 0:

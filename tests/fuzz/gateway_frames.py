@@ -24,6 +24,19 @@ def api_versions_request(correlation_id: int) -> bytes:
     return with_length(struct.pack(">hhih", 18, 0, correlation_id, -1))
 
 
+def expects_no_more(data: bytes) -> bool:
+    """Whether the gateway has all that the lengths in ``data`` announce, or a length that no frame has: it can answer, or must close."""
+    position = 0
+    while position < len(data):
+        if position + 4 > len(data):
+            return False
+        [size] = struct.unpack_from(">i", data, position)
+        if not 10 <= size <= FRAME_BYTES_MAX:
+            return True
+        position += 4 + size
+    return position == len(data)
+
+
 def valid_frames() -> list[bytes]:
     """One request of every API and version, arrays filled, and one with everything null that may be."""
     return [head_bytes(key, version) + sample(key, version, nulls=nulls)[1] for key, version in ALL_VERSIONS for nulls in (False, True)]

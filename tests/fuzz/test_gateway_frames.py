@@ -27,7 +27,7 @@ from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, expected_records, fill
 from tests.faults.invariants import check_reader
 from tests.faults.workload import KafkaReader, seen_cell
-from tests.fuzz.gateway_frames import api_versions_request, mutations, valid_frames, with_length
+from tests.fuzz.gateway_frames import api_versions_request, expects_no_more, mutations, valid_frames, with_length
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway-fuzz")]
 
@@ -36,6 +36,9 @@ WARM_UP_FRAMES = 1_500
 FRAMES = 4_500
 LETTING_GO_S = 20.0
 """How long the gateway may take until it has let go of a peer that is gone; far below FRAME_TIMEOUT_S, which is for peers that stay."""
+
+ANSWER_PATIENCE_S = 0.1
+"""How long a peer waits for an answer: most come at once; of the fetches and the group requests some wait for longer than this."""
 
 GROWTH_BYTES_MAX = 32 << 20
 """What may be added to the memory by a few thousand bad frames: nothing that grows with their number. One hostile length alone claims 2 GiB."""
@@ -100,17 +103,41 @@ def open_connections(gateway: GatewayProcess) -> int:
     return sum(each.laddr.port == gateway.port and each.status != psutil.CONN_LISTEN for each in gateway.process.net_connections("tcp"))
 
 
-def send_mutations(gateway: GatewayProcess, chance: random.Random, count: int) -> Counter[str]:
-    """Each frame on a connection of its own; the peer then says that no more comes, so whatever was sent the gateway has to let go."""
+def sockets_of(process: psutil.Process) -> int:
+    """Descriptors that are sockets. Files are left out: each thread opens the store's when it first reads."""
+    count = 0
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count
+
+
+def send_mutations(gateway: GatewayProcess, chance: random.Random, count: int) -> tuple[Counter[str], Counter[str]]:
+    """Each frame on a connection of its own; how many were sent and how many answered, by mutation. The peer then says that no more comes, so
+    whatever was sent the gateway has to let go."""
     sent: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
     for number, (kind, data) in enumerate(mutations(chance, count)):
         with connect(gateway) as peer:
             with suppress(ConnectionError):
                 peer.sendall(data)
+                # A peer that closes at once is not answered: what asks for an answer is given a moment, so that the handlers see it too.
+                if expects_no_more(data):
+                    answered[kind] += _is_answered(peer)
                 peer.shutdown(socket.SHUT_WR)
             assert_let_go(peer, f"seed {SEED}, frame {number} ({kind}) {data[:200].hex()}")
         sent[kind] += 1
-    return sent
+    return sent, answered
+
+
+def _is_answered(peer: socket.socket) -> bool:
+    peer.settimeout(ANSWER_PATIENCE_S)
+    try:
+        return bool(peer.recv(1 << 16))
+    except TimeoutError:
+        return False
+    finally:
+        peer.settimeout(LETTING_GO_S)
 
 
 class Writer(threading.Thread):
@@ -151,16 +178,18 @@ def test_thousands_of_mutated_frames_cost_their_connections_and_nothing_else(gat
         assert reader.wait_for(ends, LETTING_GO_S), "the reader follows"
         assert_answers(steady, 1)
         wait_until(lambda: open_connections(gateway) == len(peers_of(process)), lambda: "half-closed connections are left")
-        rss_before, fds_before, peers_before, written_before = process.memory_info().rss, process.num_fds(), peers_of(process), writer.written
+        rss_before, sockets_before, peers_before, written_before = process.memory_info().rss, sockets_of(process), peers_of(process), writer.written
 
-        sent = send_mutations(gateway, chance, FRAMES)
+        sent, answered = send_mutations(gateway, chance, FRAMES)
 
         assert_answers(steady, 2)
         assert sum(sent.values()) == FRAMES
         assert len(sent) == 11
+        assert answered["valid"] > sent["valid"] // 2, "the handlers were asked, not only the checks before them"
+        assert 0 < answered["flipped"] < sent["flipped"]
         assert gateway.process.pid == process.pid
         assert process.is_running()
-        wait_until(lambda: process.num_fds() <= fds_before, lambda: f"seed {SEED}: {process.num_fds()} descriptors, {fds_before} before")
+        wait_until(lambda: sockets_of(process) <= sockets_before, lambda: f"seed {SEED}: {sockets_of(process)} sockets, {sockets_before} before")
         assert peers_before <= peers_of(process), f"seed {SEED}: a good client lost its connection"
         grown = process.memory_info().rss - rss_before
         assert grown < GROWTH_BYTES_MAX, f"seed {SEED}: {grown >> 20} MiB more than before"

@@ -122,4 +122,4 @@ def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) 
     config = GatewayConfig(port=0, registry_port=0, blocks_bytes_max=settings["blocks_bytes_max"])
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         # The event of another kind of process waits and is set like a thread's.
-        run_gateway(datastore, StoreCoordinator(datastore.state), config, cast(threading.Event, stop), lambda port, _registry: connection.send(port))
+        run_gateway(datastore, StoreCoordinator(datastore.state), config, cast("threading.Event", stop), lambda port, _registry: connection.send(port))

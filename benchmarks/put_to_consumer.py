@@ -1,0 +1,151 @@
+"""From a put's acknowledgement to a Kafka consumer that has the cell, at 500 puts a second.
+
+Worker, gateway, consumer and the putting program are four processes over one embedded store; what is put is durable before it is acknowledged.
+``PUTS_PER_S`` single puts a second are spread evenly over ``CALLERS`` callers of one ``Client``: put *n* is due at *n* / ``PUTS_PER_S``, and none is left
+out when one is late; ``rate`` is what was reached. The consumer is confluent-kafka's ``poll`` over all partitions with its own default settings.
+
+``latency`` goes from the moment the caller has the acknowledgement to the moment ``poll`` gives the record, both on the machine's monotonic clock. It can
+be below zero: followers are woken when the cell is committed, while the acknowledgement is still on its way. ``from start`` goes from
+the start of the put, so it holds the put itself, which stands beside it as ``put``. The first ``WARM_UP_S`` seconds are not counted. Percentiles are over
+all puts of all runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+from benchmarks import Figure, at_most
+from benchmarks._processes import Gateway, Process, Worker
+from benchmarks.put_http import Put, taxi_cells
+from store.client import Client
+
+PUTS_PER_S = 500
+SECONDS = 12.0
+WARM_UP_S = 2.0
+RUNS = 3
+CALLERS = 16
+"""Enough that a put which waits for a slow fsync does not keep the next one from starting when it is due."""
+
+P50 = at_most(5.0)
+P99 = at_most(20.0)
+ARRIVAL_TIMEOUT_S = 30.0
+"""From the last acknowledgement to the last record; a cell that has not come by then is lost, and the run fails."""
+
+
+class _Passage(NamedTuple):
+    """One put's way, in seconds of the monotonic clock."""
+
+    started: float
+    acknowledged: float
+    received: float
+
+
+def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
+    """Measures; see the module."""
+    passages: list[_Passage] = []
+    rates: list[float] = []
+    for _ in range(runs):
+        run = _run(seconds)
+        begun = run[0].started
+        rates.append(len(run) / (run[-1].started - begun))
+        passages += [passage for passage in run if passage.started - begun >= warm_up_s]
+    latency = sorted((passage.received - passage.acknowledged) * 1e3 for passage in passages)
+    from_start = sorted((passage.received - passage.started) * 1e3 for passage in passages)
+    put = sorted((passage.acknowledged - passage.started) * 1e3 for passage in passages)
+    yield Figure("put-to-consumer p50", _percentile(latency, 50), "ms", limit=P50)
+    yield Figure("put-to-consumer p99", _percentile(latency, 99), "ms", limit=P99)
+    for name, values in (("from start", from_start), ("put", put)):
+        yield Figure(f"put-to-consumer {name} p50", _percentile(values, 50), "ms")
+        yield Figure(f"put-to-consumer {name} p99", _percentile(values, 99), "ms")
+    yield Figure("put-to-consumer rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
+
+
+def _run(seconds: float) -> list[_Passage]:
+    """The passages of one run in the order of their starts. Raises RuntimeError when a cell that was acknowledged did not come."""
+    cells = taxi_cells(int(PUTS_PER_S * seconds))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Worker(directory) as worker,
+        Gateway(directory) as gateway,
+        Process(_consume, bootstrap=gateway.bootstrap, records=len(cells) + 1) as consumer,
+        Client(worker.url, "trips") as client,
+    ):
+        consumer.told()
+        # Connections are made and the follower's address is known to the worker before the clock runs.
+        client.put_cell(cells[0][0], "WARM_UP", 1, {})
+        time.sleep(1)
+        sent = _put_evenly(client, cells)
+        received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
+    lost = [key for key in sent if key not in received]
+    if lost:
+        raise RuntimeError(f"{len(lost)} acknowledged cells did not come within {ARRIVAL_TIMEOUT_S} s, {lost[0]} among them")
+    return sorted(_Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())
+
+
+def _put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float]]:
+    """When each put started and when it was acknowledged, by row key."""
+    sent: dict[str, tuple[float, float]] = {}
+    failures: list[BaseException] = []
+    numbers = iter(range(len(cells)))
+    lock = threading.Lock()
+    begun = time.monotonic() + 0.1
+
+    def call() -> None:
+        try:
+            while not failures:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                time.sleep(max(0.0, begun + number / PUTS_PER_S - time.monotonic()))
+                started = time.monotonic()
+                client.put_cell(*cells[number])
+                sent[str(cells[number][0])] = started, time.monotonic()
+        except BaseException as error:
+            failures.append(error)
+
+    callers = [threading.Thread(target=call) for _ in range(CALLERS)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    if failures:
+        raise failures[0]
+    return sent
+
+
+def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    """Tells when it is ready, then when it received each record's key. The warm-up's key is a trip's too: that trip's own record comes later and stands."""
+    consumer = Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "put-to-consumer", "enable.auto.commit": False})
+    partitions = list(consumer.list_topics("trips", timeout=ARRIVAL_TIMEOUT_S).topics["trips"].partitions)
+    consumer.assign([TopicPartition("trips", partition, OFFSET_END) for partition in partitions])
+    for partition in partitions:
+        consumer.get_watermark_offsets(TopicPartition("trips", partition), timeout=ARRIVAL_TIMEOUT_S)
+    consumer.poll(1.0)
+    connection.send("ready")
+    received: dict[str, float] = {}
+    taken = 0
+    while taken < settings["records"] and not stop.is_set():
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        now = time.monotonic()
+        if message.error():
+            raise RuntimeError(str(message.error()))
+        received[bytes(message.key() or b"").decode()] = now
+        taken += 1
+    connection.send(received)
+    consumer.close()
+
+
+def _percentile(ordered: list[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]

@@ -48,9 +48,8 @@ def gateway(store: Path) -> Iterator[GatewayProcess]:
 def ask(gateway: GatewayProcess, key: int, version: int, body: bytes) -> Any:
     """Sends one request and reads its whole answer by Kafka's own schema."""
     request = head_bytes(key, version) + body
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=ANSWER_TIMEOUT_S) as peer:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=ANSWER_TIMEOUT_S) as peer, peer.makefile("rb") as stream:
         peer.sendall(struct.pack(">i", len(request)) + request)
-        stream = peer.makefile("rb")
         length = stream.read(4)
         assert len(length) == 4, f"API {key}, version {version}: the connection was closed without an answer"
         answer = stream.read(*struct.unpack(">i", length))

@@ -1,0 +1,164 @@
+"""Members of a consumer group while their gateway is killed: what each was given, what it committed, and what the positions between them must be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from bridge.events.envelope import decode_envelope
+from tests.faults.invariants import Violations
+
+COMMIT_TIMEOUT_MS = 3_000
+"""A commit that no gateway answers fails after this: the members must not wait for longer than a gateway is away."""
+
+_WHILE_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._NO_OFFSET,
+        KafkaError._DESTROY,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+"""What a member may be told when its gateway was killed: it is away, or it is back and the member has to join again."""
+
+
+class Resumed(NamedTuple):
+    """Where a member began to read a partition that it was given. ``acknowledged``: the highest position whose commit had been acknowledged when it was
+    given; ``attempted``: the highest that anyone had tried to commit when the first record came."""
+
+    member: str
+    partition: int
+    offset: int
+    acknowledged: int
+    attempted: int
+
+
+@dataclass
+class GroupLedger:
+    """What the members of one group did. Thread-safe."""
+
+    handled: dict[int, list[int]] = field(default_factory=dict)
+    resumed: list[Resumed] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    failed_commits: int = 0
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    attempted: dict[int, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def raise_to(self, positions: dict[int, int], offsets: Sequence[TopicPartition]) -> None:
+        with self.lock:
+            for each in offsets:
+                positions[each.partition] = max(positions.get(each.partition, 0), each.offset)
+
+    def total_acknowledged(self) -> int:
+        with self.lock:
+            return sum(self.acknowledged.values())
+
+
+def check_group(ledger: GroupLedger, ends: dict[int, int]) -> Violations:
+    """I7: within an assignment nothing is skipped. I14: no position is ahead of the work. I20: no acknowledged commit is lost or goes back. I8: in the
+    end every offset was handled."""
+    ahead = [f"{each}: began behind everything that was ever committed" for each in ledger.resumed if each.offset > each.attempted]
+    unhandled = [
+        f"{shard}: committed up to {position}, {missing} of them were never handled"
+        for shard, position in ledger.acknowledged.items()
+        if (missing := len(set(range(position)) - set(ledger.handled.get(shard, ()))))
+    ]
+    back = [f"{each}: began before a position that was acknowledged" for each in ledger.resumed if each.offset < each.acknowledged]
+    unread = [f"{shard}: {end} records, some never handled" for shard, end in ends.items() if set(range(end)) - set(ledger.handled.get(shard, ()))]
+    return {"I7": list(ledger.gaps), "I14": ahead + unhandled, "I20": back, "I8": unread}
+
+
+class GroupMember(threading.Thread):
+    """A stock consumer in a group: handles a few records, then commits what is behind them, and waits for the answer."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger) -> None:
+        super().__init__(name=name, daemon=True)
+        self._ledger = ledger
+        self._topic_name = topic
+        self._ended = threading.Event()
+        self._next: dict[int, int] = {}
+        self._given: dict[int, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 300,
+                "socket.timeout.ms": COMMIT_TIMEOUT_MS,
+                "reconnect.backoff.max.ms": 300,
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,  # a killed gateway is what the run is about, not news
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            for message in self._consumer.consume(40, 0.1):
+                if (error := message.error()) is not None:
+                    self._tell(error)
+                    continue
+                event = decode_envelope(message.value())
+                if (event.shard, event.added_id) != (message.partition(), message.offset()):
+                    self._ledger.errors.append(f"{message.partition()}/{message.offset()} carries {event.shard}/{event.added_id}")
+                self._handle(message.partition(), message.offset())
+            self._commit()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+        self._consumer.close()
+
+    def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._ledger.lock:
+            self._given.update({each.partition: self._ledger.acknowledged.get(each.partition, 0) for each in partitions})
+
+    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._next.pop(each.partition, None)
+            self._given.pop(each.partition, None)
+
+    def _handle(self, partition: int, offset: int) -> None:
+        ledger = self._ledger
+        with ledger.lock:
+            expected = self._next.get(partition)
+            if expected is None:
+                ledger.resumed.append(Resumed(self.name, partition, offset, self._given.get(partition, 0), ledger.attempted.get(partition, 0)))
+            elif offset != expected:
+                ledger.gaps.append(f"{self.name}: {partition} went from {expected - 1} to {offset}")
+            ledger.handled.setdefault(partition, []).append(offset)
+        self._next[partition] = offset + 1
+
+    def _commit(self) -> None:
+        offsets = [TopicPartition(self._topic_name, partition, offset) for partition, offset in self._next.items()]
+        offsets = [each for each in offsets if each.offset > self._ledger.acknowledged.get(each.partition, 0)]
+        if not offsets:
+            return
+        self._ledger.raise_to(self._ledger.attempted, offsets)
+        try:
+            answered = self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            self._ledger.failed_commits += 1
+            self._tell(error.args[0])
+            return
+        self._ledger.raise_to(self._ledger.acknowledged, [each for each in answered if each.error is None])
+
+    def _tell(self, error: KafkaError) -> None:
+        if error.code() not in _WHILE_AWAY:
+            self._ledger.errors.append(f"{self.name}: {error}")

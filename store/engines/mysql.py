@@ -7,7 +7,7 @@ fetching rows through a pure-Python driver, and keeps the driver the one that in
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ _FRAMED: Final = (
 class MySqlEngine:
     """See the module. ``url`` is ``mysql://user:password@host:port``. Raises ProtectData for storage of another shape (E13)."""
 
-    def __init__(self, url: str, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC) -> None:
+    def __init__(self, url: str, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
@@ -57,7 +57,7 @@ class MySqlEngine:
             self._server.close()
             raise
         self._state = MySqlState(self._server, self._meta)
-        self._put = PutStatements(self._server, self._meta, self._database)
+        self._put = PutStatements(self._server, self._meta, self._database, clock_us)
 
     @property
     def datastore(self) -> str:

@@ -40,7 +40,9 @@ class _Counter:
 class PutStatements:
     """Puts to one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database; both are checked names."""
 
-    def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str]) -> None:
+    def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str], clock_us: Callable[[], int] | None) -> None:
+        # The master's own clock, unless a test gives another.
+        self._now = (lambda: str(clock_us())) if clock_us else (lambda: "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
@@ -76,8 +78,8 @@ class PutStatements:
         query(connection, "BEGIN")
         rows = query(
             connection,
-            "SELECT shard, next_added_id, GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS "
-            f"UNSIGNED)) FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard FOR UPDATE",
+            f"SELECT shard, next_added_id, GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now()}) "
+            f"FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard FOR UPDATE",
         )
         return {int(shard): _Counter(int(first), int(first), int(created_at_us)) for shard, first, created_at_us in rows}
 

@@ -141,3 +141,12 @@ def new_server(prepared: Path, directory: Path, server_id: int = 1, options: tup
     directory.mkdir(parents=True)
     subprocess.run(["cp", "-a", str(prepared), str(directory / "data")], check=True)
     return MariaDB(directory, server_id, options=options)
+
+
+def drop_all_databases(server: MariaDB) -> None:
+    """Drops every database but the server's own."""
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW DATABASES")
+        for (name,) in cursor.fetchall():
+            if name not in ("mysql", "information_schema", "performance_schema", "sys"):
+                cursor.execute(f"DROP DATABASE `{name}`")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from store.datastore import Datastore
 from store.failpoints import clear_failpoints
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -22,6 +26,29 @@ def _no_failpoints_left() -> Iterator[None]:
     """A failpoint armed by one test must never act in the next."""
     yield
     clear_failpoints()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """One MariaDB server for the tests of this process that only need some server. Skips, with the reason, where none can be had."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
+    directory.chmod(0o755)
+    server = local_mariadb.new_server(local_mariadb.prepared_data_directory(directory), directory / "node")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def empty_mariadb(mariadb_server: MariaDB) -> MariaDB:
+    """The server without any database of an earlier test."""
+    local_mariadb.drop_all_databases(mariadb_server)
+    return mariadb_server
 
 
 @pytest.fixture

@@ -12,16 +12,17 @@ import pytest
 from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
 from store.cells import NewCell, Outcome, Triple, new_cell
 from store.engines.contract import Engine
+from store.engines.mysql import MySqlEngine
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellConflict, ProtectData, StorageUnavailable, UnknownShard
-from store.failpoints import FailpointReached, set_failpoint
+from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from store.sharding import shard_of
 
 SHARDS = 4
 
 
 class Clock:
-    """A clock that a test sets by hand, microseconds."""
+    """The storage's clock, set by a test by hand, microseconds."""
 
     def __init__(self) -> None:
         self.now_us = 1_700_000_000_000_000
@@ -38,19 +39,30 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "mysql"])
 def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[EngineMaker]:
     """Opens engines on the same storage; every one is closed at the end."""
     opened: list[Engine] = []
+    url = request.getfixturevalue("empty_mariadb").url if request.param == "mysql" else None
 
     def open_one(datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD) -> Engine:
-        engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
+        engine: Engine
+        if url is not None:
+            engine = MySqlEngine(url, datastore, shards, codec=codec, clock_us=clock)
+        else:
+            engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
         opened.append(engine)
         return engine
 
     yield open_one
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def kind(open_engine: EngineMaker, request: pytest.FixtureRequest) -> str:
+    """The engine under test, as its failpoints name it."""
+    return str(request.node.callspec.params["open_engine"])
 
 
 @pytest.fixture
@@ -78,9 +90,9 @@ def log(engine: Engine) -> dict[int, list[tuple[int, bytes, str, int, bytes]]]:
     }
 
 
-def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(engine: Engine) -> None:
-    for name in ("before_insert", "before_counter", "before_commit"):
-        set_failpoint(f"sqlite.put.{name}", "raise")
+def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(engine: Engine, kind: str) -> None:
+    for name in (name for name in sorted(FAILPOINTS) if name.startswith(f"{kind}.put.before_")):
+        set_failpoint(name, "raise")
         with pytest.raises(FailpointReached):
             engine.put([cell(n) for n in range(20)])
     assert all(head.next_added_id == 0 for head in engine.heads().values())
@@ -171,9 +183,9 @@ def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(open_engine
     assert open_engine().get([cell(1).triple])[0] is not None
 
 
-def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine) -> None:
+def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine, kind: str) -> None:
     engine.put([cell(1)])
-    set_failpoint("sqlite.put.before_commit", "raise")
+    set_failpoint(f"{kind}.put.before_commit", "raise")
     with pytest.raises(FailpointReached):
         engine.put([cell(2), cell(3)])
     before = {shard: head.next_added_id for shard, head in engine.heads().items()}
@@ -181,8 +193,8 @@ def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine) ->
     assert [r.outcome for r in engine.put([cell(2), cell(3)])] == [Outcome.STORED] * 2
 
 
-def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(engine: Engine) -> None:
-    set_failpoint("sqlite.put.after_commit", "raise")
+def test_e6_a_put_that_dies_after_its_commit_is_found_by_the_retry(engine: Engine, kind: str) -> None:
+    set_failpoint(f"{kind}.put.after_commit", "raise")
     with pytest.raises(FailpointReached):
         engine.put([cell(2)])
     [retry] = engine.put([cell(2)])
@@ -199,8 +211,8 @@ def test_e7_scan_starts_at_the_location_and_stops_at_the_limit(engine: Engine) -
     assert engine.scan(1, 0, 10) == []
 
 
-def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.engines.sqlite.SCAN_BYTES_MAX", 1)
+def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"store.engines.{kind}.SCAN_BYTES_MAX", 1)
     keys = rows_of_shard(0, 3)
     engine.put([cell(row=key) for key in keys])
     assert [c.added_id for c in engine.scan(0, 1, 10)] == [1]
@@ -325,10 +337,11 @@ def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
         engine.heads()
 
 
-def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker) -> None:
+def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind: str) -> None:
     open_engine().close()
     with pytest.raises(ProtectData, match="4 shards"):
         open_engine(shards=8)
-    with pytest.raises(ProtectData, match="'trips'"):
-        open_engine(datastore="rides")
+    if kind == "sqlite":  # a file holds one datastore; a server may hold several
+        with pytest.raises(ProtectData, match="'trips'"):
+            open_engine(datastore="rides")
     open_engine().put([cell(1)])

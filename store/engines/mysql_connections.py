@@ -1,0 +1,170 @@
+"""Connections to one MySQL or MariaDB server: a small pool of PyMySQL connections with the session settings that the engine relies on.
+
+Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolution of values. Column values come back undecoded where the engine says so
+(decoding costs twice the fetch itself). Time-outs bound every read and write: no call hangs past ``TIMEOUT_S``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT, CR, ER
+
+from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
+
+TIMEOUT_S: Final = 15.0
+"""Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a lock time-out is told as such."""
+
+CONNECT_TIMEOUT_S: Final = 3.0
+LOCK_WAIT_S: Final = 10
+_KEPT_MAX: Final = 16
+"""Idle connections kept per server."""
+
+_SESSION: Final = (
+    "SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, group_concat_max_len = 67108864"
+)
+
+# Said of a COMMIT itself: the server is read-only, or rolled the transaction back.
+_DEFINITE: Final = {ER.OPTION_PREVENTS_STATEMENT, ER.LOCK_DEADLOCK}
+
+
+class MySqlServer:
+    """One server, given as ``mysql://user:password@host:port``. The password is never part of an error."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "mysql" or not parts.hostname:
+            raise InvalidRequest("a MySQL server is given as mysql://user:password@host:port")
+        self.host, self.port = parts.hostname, parts.port or 3306
+        self._user = unquote(parts.username or "root")
+        self._password = unquote(parts.password or "")
+        self._idle: list[Connection[Any]] = []
+        self._state = threading.Condition()
+        self._in_use = 0
+        self._closed = False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """A connection in autocommit mode. One that failed is thrown away. Raises StorageUnavailable (reads and failures before a commit)."""
+        with self._using():
+            connection = self._take()
+            try:
+                yield connection
+            except BaseException as error:
+                with suppress(Exception):
+                    connection.close()
+                if isinstance(error, (pymysql.err.MySQLError, OSError)):
+                    raise StorageUnavailable(f"{self}: {_told(error)}") from error
+                raise
+            else:
+                self._give_back(connection)
+
+    def close(self) -> None:
+        """Waits for calls under way, then closes all connections; later calls raise StorageUnavailable."""
+        with self._state:
+            self._closed = True
+            self._state.wait_for(lambda: self._in_use == 0)
+            for connection in self._idle:
+                with suppress(Exception):
+                    connection.close()
+            self._idle.clear()
+
+    def _take(self) -> Connection[Any]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def _give_back(self, connection: Connection[Any]) -> None:
+        if len(self._idle) < _KEPT_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _connect(self) -> Connection[Any]:
+        try:
+            return pymysql.connect(
+                host=self.host,
+                port=self.port,
+                user=self._user,
+                password=self._password,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
+                read_timeout=TIMEOUT_S,
+                write_timeout=TIMEOUT_S,
+                client_flag=CLIENT.MULTI_STATEMENTS,
+                init_command=_SESSION,
+                conv={},
+            )
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise StorageUnavailable(f"{self}: no connection: {_told(error)}") from error
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._state:
+            if self._closed:
+                raise StorageUnavailable(f"the connections to {self} are closed")
+            self._in_use += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._in_use -= 1
+                self._state.notify_all()
+
+
+def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, ...]]:
+    """Runs one statement and returns its rows, values as the server sent them (bytes, or None)."""
+    connection.query(sql)
+    result = connection._result  # noqa: SLF001 - PyMySQL's cursor adds several microseconds a row and nothing that is needed here
+    return result.rows or () if result is not None else ()
+
+
+class StatementFailed(pymysql.err.MySQLError):
+    """A server's error for one statement of a script; ``args`` are the server's. The statements behind it did not run."""
+
+
+def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
+    """Sends several statements in one packet and takes every answer. The server stops at the first that fails.
+
+    Raises StatementFailed when the server refused one that is not the last: the last, a COMMIT, was then never run.
+    """
+    answered = 0
+    try:
+        connection.query(";".join(statements))
+        answered = 1
+        while connection.next_result():
+            answered += 1
+    except pymysql.err.MySQLError as error:
+        # Codes from 2000 to 2999 are the client's own: the connection was lost, and nobody knows which statements ran.
+        if error_code(error) < 2000 and answered < len(statements) - 1:
+            raise StatementFailed(*error.args) from error
+        raise
+
+
+def error_code(error: BaseException) -> int:
+    """The server's (or client's) error number; 2013, connection lost, where there is none."""
+    code = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else None
+    return code if isinstance(code, int) and code else int(CR.CR_SERVER_LOST)
+
+
+def commit_failed(server: MySqlServer, error: BaseException) -> StorageUnavailable | OutcomeUnknown:
+    """What an error in the round trip that ends in COMMIT means: the server's definite no, or not known."""
+    if isinstance(error, StatementFailed) or error_code(error) in _DEFINITE:
+        return StorageUnavailable(f"{server}: nothing written: {_told(error)}")
+    return OutcomeUnknown(f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to learn it")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(part) for part in error.args)[:300]}"

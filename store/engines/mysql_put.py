@@ -1,0 +1,171 @@
+"""The statements of one put on a MySQL master: two round trips, one transaction over all shards that it touches.
+
+    1. BEGIN; lock the shards' counter rows, in ascending order (no two writers can wait for each other), and read them: the first read of the
+       transaction, so everything after it sees what earlier holders of the locks committed.
+    2. one INSERT per shard, one UPDATE of the counters, COMMIT, all in one packet.
+
+The unique key on the triple finds duplicates; only when it complains is the transaction rolled back and run again with a look-up of each cell.
+Values are X'..' literals made here from bytes and numbers (five times faster than escaping); no text from outside is ever part of a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+
+from store.body_codec import decode_body
+from store.cells import NewCell, Outcome, PutResult, Triple, conflict_error, moment
+from store.engines.mysql_connections import MySqlServer, commit_failed, error_code, query, run_script
+from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
+
+_LOOK_UP_MAX: Final = 500
+"""Triples per look-up statement: keeps the optimiser on the unique key."""
+
+
+@dataclass
+class _Counter:
+    first: int
+    next_added_id: int
+    created_at_us: int
+
+
+class PutStatements:
+    """Puts to one server. ``meta`` is the meta database; ``shard_database`` gives a shard's database; both are checked names."""
+
+    def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str], clock_us: Callable[[], int] | None) -> None:
+        # The master's own clock, unless a test gives another.
+        self._now = (lambda: str(clock_us())) if clock_us else (lambda: "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
+        self._server = server
+        self._meta = meta
+        self._shard_database = shard_database
+
+    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]) -> list[PutResult]:
+        """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written) or OutcomeUnknown."""
+        with self._server.connection() as connection:
+            results = self._transaction(connection, cells, shards, bodies, look_up=False)
+            if results is None:
+                results = self._transaction(connection, cells, shards, bodies, look_up=True)
+        if results is None:
+            raise StorageUnavailable(f"{self._server}: nothing written: a triple is stored in another shard than its row key's")
+        failpoint("mysql.put.after_commit")
+        return results
+
+    def _transaction(
+        self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], *, look_up: bool
+    ) -> list[PutResult] | None:
+        """None when the unique key complained and everything was rolled back."""
+        counters = self._lock_counters(connection, sorted(set(shards)))
+        known = self._known(connection, cells, shards) if look_up else [None] * len(cells)
+        failpoint("mysql.put.before_insert")
+        results, statements = self._inserts(cells, shards, bodies, counters, known)
+        if not statements:
+            query(connection, "ROLLBACK")
+            return results
+        statements.append(self._update(counters))
+        failpoint("mysql.put.before_commit")
+        return results if self._commit(connection, statements) else None
+
+    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int]) -> dict[int, _Counter]:
+        numbers = ",".join(map(str, shards))
+        query(connection, "BEGIN")
+        rows = query(
+            connection,
+            f"SELECT shard, next_added_id, GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now()}) "
+            f"FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard FOR UPDATE",
+        )
+        return {int(shard): _Counter(int(first), int(first), int(created_at_us)) for shard, first, created_at_us in rows}
+
+    def _inserts(
+        self,
+        cells: Sequence[NewCell],
+        shards: Sequence[int],
+        bodies: Sequence[bytes],
+        counters: Mapping[int, _Counter],
+        known: Sequence[PutResult | int | None],
+    ) -> tuple[list[PutResult], list[str]]:
+        results: list[PutResult] = []
+        rows: dict[int, list[str]] = {}
+        moments = {shard: sql_moment(counter.created_at_us) for shard, counter in counters.items()}
+        for cell, shard, body, before in zip(cells, shards, bodies, known, strict=True):
+            if isinstance(before, PutResult):
+                results.append(before)
+                continue
+            if before is not None:
+                first = results[before]
+                results.append(seen_before(cell, shard, first.added_id, same=cells[before].body_json == cell.body_json))
+                continue
+            counter = counters[shard]
+            rows.setdefault(shard, []).append(
+                f"({counter.next_added_id},X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',{moments[shard]})"
+            )
+            results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
+            counter.next_added_id += 1
+        head = "(added_id,row_key,column_name,ref_key,body,created_at)"
+        return results, [f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(values)}" for shard, values in rows.items()]
+
+    def _update(self, counters: Mapping[int, _Counter]) -> str:
+        moved = {shard: counter for shard, counter in counters.items() if counter.next_added_id > counter.first}
+        ids = "".join(f" WHEN {shard} THEN {counter.next_added_id}" for shard, counter in moved.items())
+        times = "".join(f" WHEN {shard} THEN {sql_moment(counter.created_at_us)}" for shard, counter in moved.items())
+        return (
+            f"UPDATE {self._meta}.shard_counter SET next_added_id = CASE shard{ids} END, last_created_at = CASE shard{times} END "
+            f"WHERE shard IN ({','.join(map(str, moved))})"
+        )
+
+    def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> bool:
+        try:
+            run_script(connection, [*statements, "COMMIT"])
+        except (pymysql.err.MySQLError, OSError) as error:
+            if error_code(error) != ER.DUP_ENTRY:
+                raise commit_failed(self._server, error) from error
+            query(connection, "ROLLBACK")
+            return False
+        return True
+
+    def _known(self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
+        """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call with the same triple; None when it is new."""
+        stored: dict[Triple, tuple[int, bytes]] = {}
+        by_shard: dict[int, list[Triple]] = {}
+        for cell, shard in zip(cells, shards, strict=True):
+            by_shard.setdefault(shard, []).append(cell.triple)
+        for shard, triples in by_shard.items():
+            for start in range(0, len(triples), _LOOK_UP_MAX):
+                wanted = ",".join(sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX])
+                sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {self._shard_database(shard)}.cell WHERE (row_key, column_name, ref_key) IN ({wanted})"  # noqa: E501, S608
+                for row_key, column_name, ref_key, added_id, body in query(connection, sql):
+                    stored[Triple(row_key, column_name.decode(), int(ref_key))] = (int(added_id), body)
+        first: dict[Triple, int] = {}
+        known: list[PutResult | int | None] = []
+        for index, (cell, shard) in enumerate(zip(cells, shards, strict=True)):
+            if cell.triple in stored:
+                added_id, body = stored[cell.triple]
+                known.append(seen_before(cell, shard, added_id, same=decode_body(body) == cell.body_json))
+            else:
+                earlier = first.setdefault(cell.triple, index)
+                known.append(None if earlier == index else earlier)
+        return known
+
+
+def seen_before(cell: NewCell, shard: int, added_id: int | None, *, same: bool) -> PutResult:
+    """The outcome of a triple that is stored: ``exists`` or ``conflict``."""
+    if same:
+        return PutResult(Outcome.EXISTS, shard, added_id)
+    return PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, added_id))
+
+
+def sql_triple(triple: Triple) -> str:
+    """The SQL literal of a triple."""
+    return f"(X'{triple.row_key.hex()}',X'{triple.column_name.encode().hex()}',{triple.ref_key})"
+
+
+def sql_moment(created_at_us: int) -> str:
+    """The SQL literal of a moment, microseconds since 1970 UTC."""
+    return f"'{moment(created_at_us).strftime('%Y-%m-%d %H:%M:%S.%f')}'"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import fastavro
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
 
 import schemas
 from benchmarks import Figure

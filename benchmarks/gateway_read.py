@@ -1,14 +1,16 @@
-"""The gateway read whole by C clients: for the first time (every block encoded), and again (kept blocks).
+"""The gateway read whole by C clients: for the first time (every block encoded), and again (kept blocks), beside Apache Kafka with the same records.
 
-``CELLS`` taxi cells in 16 shards of one embedded datastore, written once. Each run starts a gateway anew in a process of its own and reads topic
-``trips`` three times from it, each reader a new process and a new consumer: first to confluent-kafka's ``consume`` (``first read``), then again
-(``kept read``), then to ``kcat`` (``kept read, kcat``; left out where kcat is not installed). ``first read, kcat`` has a gateway of its own.
+``CELLS`` taxi cells in 16 shards of one embedded datastore, written once. Each run starts a gateway anew in a process of its own and reads topic ``trips``
+from it, each reader a new process and a new consumer: once for ``first read``, then ``KEPT_READS`` times for ``kept read``, interleaved with reads of a real
+broker (one node, loopback) that holds the same records uncompressed. So once with confluent-kafka's ``consume``, once with ``kcat`` where it is installed.
 
-confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time goes from ``assign`` (the client is connected by
-then, no record is asked for yet) to the last record that the log holds: nothing is waited for at the end. kcat: the whole command from its start to
-its exit at the end of the log, connecting included, records written to /dev/null.
+confluent-kafka: partitions are assigned, records come in calls of ``CONSUME_RECORDS``; the time goes from ``assign`` (the client knows the topic by
+then, no record is asked for yet) to the last record that the log held then: nothing is waited for at the end. The client may queue all of it: with
+its default of 64 MB it pauses whenever the queue is full, and then that pause is what would be measured. kcat: the whole command with its default
+settings from its start to its exit, records written to /dev/null; connecting and the last fetch, which waits in vain to learn that this is the end, included.
 
-Kept blocks have room for the whole log (``BLOCKS_BYTES``): a log that is larger than the room is encoded anew by whoever begins from its start.
+Kept blocks have room for the whole log (``BLOCKS_BYTES``): a log that is larger than the room is encoded anew by whoever reads it from its start.
+Where there is no Java or Maven the figures stand alone.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from __future__ import annotations
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
@@ -28,6 +33,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from benchmarks import Figure, at_least
+from benchmarks._kafka_broker import JarsUnavailable, copy_topic, kafka_broker
 from benchmarks._processes import Gateway, Process
 from benchmarks.put_http import taxi_cells
 from store.datastore import Datastore
@@ -35,39 +41,53 @@ from store.datastore import Datastore
 CELLS = 512_000
 PUT_CELLS = 10_000
 RUNS = 3
+KEPT_READS = 2
 CONSUME_RECORDS = 10_000
 BLOCKS_BYTES = 512 << 20
 READ_TIMEOUT_S = 300.0
 FIRST_READ = at_least(100_000)
-KEPT_READ = at_least(600_000)
+KEPT_READ = {"consume": at_least(600_000)}
 
 
-def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
+def figures(cells: int = CELLS, runs: int = RUNS, *, with_kafka: bool = True) -> Iterator[Figure]:
     """Measures; see the module."""
-    with tempfile.TemporaryDirectory() as directory:
+    rates: dict[str, list[float]] = defaultdict(list)
+    gateway_us: list[float] = []
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
         fill(directory, cells)
-        first: list[float] = []
-        kept: list[float] = []
-        first_kcat: list[float] = []
-        kept_kcat: list[float] = []
-        gateway_us: list[float] = []
+        kafka = _kafka_with_the_same(running, directory, cells) if with_kafka else None
+        readers = {"consume": read_by_consume, **({"kcat": read_by_kcat} if shutil.which("kcat") else {})}
         for _ in range(runs):
-            with Gateway(directory, BLOCKS_BYTES) as gateway:
-                cpu_before = gateway.cpu_seconds()
-                first.append(read_by_consume(gateway.bootstrap, cells))
-                gateway_us.append((gateway.cpu_seconds() - cpu_before) / cells * 1e6)
-                kept.append(read_by_consume(gateway.bootstrap, cells))
-                if shutil.which("kcat"):
-                    kept_kcat.append(read_by_kcat(gateway.bootstrap, cells))
-            if shutil.which("kcat"):
+            for name, read in readers.items():
                 with Gateway(directory, BLOCKS_BYTES) as gateway:
-                    first_kcat.append(read_by_kcat(gateway.bootstrap, cells))
-    yield _rate("first read", first, FIRST_READ)
+                    cpu_before = gateway.cpu_seconds()
+                    rates[f"first, {name}"].append(read(gateway.bootstrap, cells))
+                    gateway_us.append((gateway.cpu_seconds() - cpu_before) / cells * 1e6)
+                    for _ in range(KEPT_READS):
+                        rates[f"kept, {name}"].append(read(gateway.bootstrap, cells))
+                        if kafka:
+                            rates[f"kafka, {name}"].append(read(kafka, cells))
+    medians = {name: statistics.median(measured) for name, measured in rates.items()}
+    for name in readers:
+        case = "" if name == "consume" else f", {name}"
+        beside = "Apache Kafka, same records" if kafka else None
+        yield Figure(f"gateway-read first read{case}", medians[f"first, {name}"], "records/s", limit=FIRST_READ)
+        yield Figure(f"gateway-read kept read{case}", medians[f"kept, {name}"], "records/s", beside, medians.get(f"kafka, {name}"), KEPT_READ.get(name))
     yield Figure("gateway-read first read gateway CPU", statistics.median(gateway_us), "µs/record")
-    yield _rate("kept read", kept, KEPT_READ)
-    if kept_kcat:
-        yield _rate("first read, kcat", first_kcat, FIRST_READ)
-        yield _rate("kept read, kcat", kept_kcat, None)
+
+
+def _kafka_with_the_same(running: ExitStack, directory: str, cells: int) -> str | None:
+    """A broker that holds what topic ``trips`` of the store in ``directory`` has; None where Kafka cannot be had."""
+    logs = Path(running.enter_context(tempfile.TemporaryDirectory()))
+    try:
+        bootstrap = running.enter_context(kafka_broker(logs))
+    except JarsUnavailable as error:
+        print(f"gateway-read: without Apache Kafka beside it: {error}", file=sys.stderr)
+        return None
+    with Gateway(directory) as gateway:
+        copy_topic(gateway.bootstrap, bootstrap, "trips", cells)
+    read_by_consume(bootstrap, cells)  # the first read warms the broker's JVM
+    return bootstrap
 
 
 def fill(directory: str, cells: int) -> None:
@@ -95,7 +115,7 @@ def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
             "group.id": "gateway-read",
             "enable.auto.commit": False,
             "queued.min.messages": 1_000_000,
-            "queued.max.messages.kbytes": 256 << 10,
+            "queued.max.messages.kbytes": 1 << 20,
             "fetch.max.bytes": 32 << 20,
             "max.partition.fetch.bytes": 4 << 20,
         }
@@ -106,7 +126,8 @@ def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
     started = time.perf_counter()
     consumer.assign([TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions])
     while taken < ends and not stop.is_set():
-        messages = consumer.consume(CONSUME_RECORDS, timeout=1.0)
+        # A call returns when it has all it was asked for, or after its time-out: the last one asks for no more than there is.
+        messages = consumer.consume(min(CONSUME_RECORDS, ends - taken), timeout=1.0)
         for message in messages:
             if message.error():
                 raise RuntimeError(str(message.error()))
@@ -122,7 +143,3 @@ def read_by_kcat(bootstrap: str, records: int) -> float:
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=READ_TIMEOUT_S)
     return records / (time.perf_counter() - started)
-
-
-def _rate(case: str, rates: list[float], limit: Any) -> Figure:
-    return Figure(f"gateway-read {case}", statistics.median(rates), "records/s", limit=limit)

@@ -1,0 +1,280 @@
+"""Kept blocks: whatever offset is asked for, each record once and in order, encoded at most twice, within the memory that they may take."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from bridge.events.envelope import JsonFormat
+from bridge.events.record_batch import Record, decode_record_batches
+from bridge.gateway import blocks as blocks_module
+from bridge.gateway.blocks import Batch, Blocks, encode_range
+from bridge.gateway.limits import BLOCK_CELLS
+from bridge.gateway.topics import Topic
+from store.datastore import Datastore
+from store.engines.contract import Engine
+
+T = TypeVar("T")
+
+ALL = Topic("trips", uuid.UUID(int=1), None, JsonFormat())
+BASE = Topic("trips.BASE", uuid.UUID(int=2), "BASE", JsonFormat())
+RARE = Topic("trips.RARE", uuid.UUID(int=3), "RARE", JsonFormat())
+ENDLESS = 1 << 40
+EPOCH = 0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=1) as opened:
+        yield opened
+
+
+def fill(store: Datastore, count: int, column: Callable[[int], str] = lambda _: "BASE", body: str = "") -> None:
+    start = store.heads()[0].watermark
+    cells = [(uuid.uuid4(), column(number), 0, {"n": number, "text": body}) for number in range(start, start + count)]
+    for first in range(0, count, 1_000):
+        store.put_cells(cells[first : first + 1_000])
+
+
+def run(use: Callable[[ThreadPoolExecutor], Coroutine[Any, Any, T]]) -> T:
+    with ThreadPoolExecutor(4) as executor:
+        return asyncio.run(use(executor))
+
+
+def records(batches: list[Batch]) -> list[Record]:
+    return list(decode_record_batches(b"".join(batch.data for batch in batches)))
+
+
+def assert_contiguous(batches: list[Batch], offset: int, end: int) -> None:
+    assert batches[0].start <= offset < batches[0].end
+    assert all(before.end == after.start for before, after in pairwise(batches))
+    assert batches[-1].end == end
+
+
+@pytest.mark.parametrize("offset", [0, 1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 1, 2 * BLOCK_CELLS, 2 * BLOCK_CELLS + 99])
+def test_from_any_offset_every_record_up_to_the_watermark_comes_once_and_in_order(store: Datastore, offset: int) -> None:
+    end = 2 * BLOCK_CELLS + 100
+    fill(store, end)
+    batches = run(lambda executor: Blocks(store.engine, executor).read(ALL, 0, offset, end, EPOCH, ENDLESS))
+    assert_contiguous(batches, offset, end)
+    assert [record.offset for record in records(batches)] == list(range(batches[0].start, end))
+
+
+def test_nothing_at_or_above_the_watermark_is_given_although_it_is_stored(store: Datastore) -> None:
+    fill(store, BLOCK_CELLS + 50)
+
+    async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
+        blocks = Blocks(store.engine, executor)
+        return [await blocks.read(ALL, 0, 0, watermark, EPOCH, ENDLESS) for watermark in (7, BLOCK_CELLS, BLOCK_CELLS + 20)]
+
+    for batches, watermark in zip(run(read), (7, BLOCK_CELLS, BLOCK_CELLS + 20), strict=True):
+        assert [record.offset for record in records(batches)] == list(range(watermark))
+
+
+def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_for_the_rest(store: Datastore) -> None:
+    end = BLOCK_CELLS + 30
+    fill(store, end, lambda number: "RARE" if number in (3, BLOCK_CELLS + 5) else "BASE")
+
+    async def read(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch]]:
+        blocks = Blocks(store.engine, executor)
+        return await blocks.read(RARE, 0, 0, end, EPOCH, ENDLESS), await blocks.read(BASE, 0, 0, end, EPOCH, ENDLESS)
+
+    rare, base = run(read)
+    assert [record.offset for record in records(rare)] == [3, BLOCK_CELLS + 5]
+    assert [record.offset for record in records(base)] == [offset for offset in range(end) if offset not in (3, BLOCK_CELLS + 5)]
+    # A consumer goes on behind the batch's last offset, so a hole at the end has to be covered as well.
+    assert_contiguous(rare, 0, end)
+    assert_contiguous(base, 0, end)
+
+
+def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_it(store: Datastore) -> None:
+    end = 3 * BLOCK_CELLS
+    fill(store, end)
+
+    async def read(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch], list[Batch]]:
+        blocks = Blocks(store.engine, executor)
+        everything = await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
+        two = len(everything[0].data) + len(everything[1].data)
+        return await blocks.read(ALL, 0, 0, end, EPOCH, 1), await blocks.read(ALL, 0, 0, end, EPOCH, two), await blocks.read(ALL, 0, 0, end, EPOCH, two - 1)
+
+    one, two, not_two = run(read)
+    assert [len(batches) for batches in (one, two, not_two)] == [1, 2, 1]
+
+
+def test_large_bodies_end_a_batch_early_and_the_largest_goes_alone(store: Datastore) -> None:
+    fill(store, 5, body="x" * 300_000)
+    batches = run(lambda executor: Blocks(store.engine, executor).read(ALL, 0, 0, 5, EPOCH, ENDLESS))
+    assert len(batches) >= 2
+    assert all(len(batch.data) < 1 << 20 for batch in batches), "each fits a consumer's default fetch"
+    assert_contiguous(batches, 0, 5)
+    assert [record.offset for record in records(batches)] == list(range(5))
+
+
+def test_a_full_block_is_encoded_once_however_often_it_is_read(store: Datastore) -> None:
+    fill(store, 2 * BLOCK_CELLS)
+
+    async def read(executor: ThreadPoolExecutor) -> tuple[int, int]:
+        blocks = Blocks(store.engine, executor)
+        first = await blocks.read(ALL, 0, 0, 2 * BLOCK_CELLS, EPOCH, ENDLESS)
+        for _ in range(10):
+            again = await blocks.read(ALL, 0, 0, 2 * BLOCK_CELLS, EPOCH, ENDLESS)
+            assert all(old.data is new.data for old, new in zip(first, again, strict=True))
+        return blocks.encoded, blocks.hits
+
+    assert run(read) == (2, 20)
+
+
+def test_many_readers_of_the_same_piece_wait_for_one_encoding(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, BLOCK_CELLS + 10)
+    encodings, all_asked = [], threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        encodings.append(arguments[3:5])
+        assert all_asked.wait(10)
+        return encode_range(*arguments)
+
+    monkeypatch.setattr(blocks_module, "encode_range", slowly)
+
+    async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
+        blocks = Blocks(store.engine, executor)
+        readers = [asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS + 10, EPOCH, ENDLESS)) for _ in range(20)]
+        await asyncio.sleep(0)
+        all_asked.set()
+        return await asyncio.gather(*readers)
+
+    found = run(read)
+    assert encodings == [(0, BLOCK_CELLS), (BLOCK_CELLS, BLOCK_CELLS + 10)]
+    assert all(batches == found[0] for batches in found)
+
+
+def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, BLOCK_CELLS)
+    go_on = threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        assert go_on.wait(10)
+        return encode_range(*arguments)
+
+    monkeypatch.setattr(blocks_module, "encode_range", slowly)
+
+    async def read(executor: ThreadPoolExecutor) -> list[Batch]:
+        blocks = Blocks(store.engine, executor)
+        leaving, staying = (asyncio.create_task(blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        go_on.set()
+        return await staying
+
+    assert len(records(run(read))) == BLOCK_CELLS
+
+
+def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 10)
+    failing = True
+
+    def sometimes(*arguments: Any) -> Any:
+        if failing:
+            raise OSError("disk")
+        return encode_range(*arguments)
+
+    monkeypatch.setattr(blocks_module, "encode_range", sometimes)
+
+    async def read(executor: ThreadPoolExecutor) -> list[Batch]:
+        nonlocal failing
+        blocks = Blocks(store.engine, executor)
+        with pytest.raises(OSError, match="disk"):
+            await blocks.read(ALL, 0, 0, 10, EPOCH, ENDLESS)
+        failing = False
+        return await blocks.read(ALL, 0, 0, 10, EPOCH, ENDLESS)
+
+    assert len(records(run(read))) == 10
+
+
+class CountingEngine:
+    """Counts how often each cell is read from the store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.read: dict[int, int] = {}
+
+    def scan(self, shard: int, location: int, limit: int) -> Any:
+        cells = self._engine.scan(shard, location, limit)
+        for cell in cells:
+            if cell.added_id < location + limit:
+                self.read[cell.added_id] = self.read.get(cell.added_id, 0) + 1
+        return cells
+
+
+def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_many_follow(store: Datastore) -> None:
+    engine = CountingEngine(store.engine)
+
+    async def follow(executor: ThreadPoolExecutor) -> None:
+        blocks = Blocks(engine, executor)  # type: ignore[arg-type]
+        positions = [0, 0, 0]
+        while positions[0] < BLOCK_CELLS + 60:
+            fill(store, 20)
+            watermark = store.heads()[0].watermark
+            for reader, offset in enumerate(positions):
+                batches = await blocks.read(ALL, 0, offset, watermark, EPOCH, ENDLESS)
+                assert [record.offset for record in records(batches) if record.offset >= offset] == list(range(offset, watermark))
+                positions[reader] = watermark
+
+    run(follow)
+    assert set(engine.read) == set(range(BLOCK_CELLS + 60))
+    assert max(engine.read.values()) <= 2
+
+
+def test_memory_stays_within_its_limit_and_the_least_recently_read_block_goes_first(store: Datastore) -> None:
+    fill(store, 6 * BLOCK_CELLS)
+
+    async def read(executor: ThreadPoolExecutor) -> None:
+        size = len((await Blocks(store.engine, executor).read(ALL, 0, 0, BLOCK_CELLS, EPOCH, 1))[0].data)
+        blocks = Blocks(store.engine, executor, bytes_max=3 * size + size // 2)
+
+        async def block(number: int) -> None:
+            await blocks.read(ALL, 0, number * BLOCK_CELLS, (number + 1) * BLOCK_CELLS, EPOCH, 1)
+            assert blocks.kept_bytes <= 3 * size + size // 2
+
+        for number in (0, 1, 2, 0, 3):
+            await block(number)
+        encoded = blocks.encoded
+        await block(0)  # was read again before 3 came, so 1 had to go
+        assert blocks.encoded == encoded
+        await block(1)
+        assert blocks.encoded == encoded + 1
+        for number in range(6):
+            await block(number)
+        assert blocks.kept_bytes > 0
+
+    run(read)
+
+
+def test_a_block_larger_than_all_the_room_is_still_given(store: Datastore) -> None:
+    fill(store, BLOCK_CELLS)
+    batches = run(lambda executor: Blocks(store.engine, executor, bytes_max=1).read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS))
+    assert len(records(batches)) == BLOCK_CELLS
+
+
+def test_readers_at_different_places_of_the_open_end_see_the_same_records(store: Datastore) -> None:
+    """One begins in the middle, one at its start afterwards, one beyond what is kept: nobody gets a gap."""
+    fill(store, BLOCK_CELLS + 40)
+
+    async def read(executor: ThreadPoolExecutor) -> None:
+        blocks = Blocks(store.engine, executor)
+        watermark = BLOCK_CELLS + 40
+        for offset in (BLOCK_CELLS + 30, BLOCK_CELLS, BLOCK_CELLS + 39, BLOCK_CELLS + 5, 3):
+            for end in (watermark, BLOCK_CELLS + 40):
+                batches = await blocks.read(ALL, 0, offset, end, EPOCH, ENDLESS)
+                assert [record.offset for record in records(batches) if record.offset >= offset] == list(range(offset, end))
+
+    run(read)

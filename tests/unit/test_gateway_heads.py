@@ -1,0 +1,169 @@
+"""The gateway's picture of the logs' ends: only ever forwards, never older than the question, and nobody waits for what is there already."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from bridge.gateway.heads import LogHeads
+from store.engines.contract import Head
+
+LONG_S = 60.0
+"""Longer than a test may take: who waits for as long was not woken."""
+
+
+class Counters:
+    """An engine of two shards whose counters the test sets; a read can be held in the middle."""
+
+    shards = 2
+
+    def __init__(self) -> None:
+        self.watermarks = {0: 0, 1: 0}
+        self.log_start = 0
+        self.reads = 0
+        self.error: Exception | None = None
+        self.hold: threading.Event | None = None
+        self.looked = threading.Event()
+
+    def heads(self) -> dict[int, Head]:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        seen = {shard: Head(self.log_start, watermark, watermark, 0, 0) for shard, watermark in self.watermarks.items()}
+        self.looked.set()
+        if self.hold is not None:
+            assert self.hold.wait(10)
+        return seen
+
+
+def run(use: Callable[[Counters, LogHeads], Coroutine[Any, Any, None]]) -> None:
+    async def within(executor: ThreadPoolExecutor) -> None:
+        counters = Counters()
+        heads = LogHeads(counters, executor)  # type: ignore[arg-type]
+        await heads.refresh()
+        await use(counters, heads)
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(within(executor))
+
+
+async def begun(heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S) -> asyncio.Task[None]:
+    """Somebody who waits already."""
+    waiting = asyncio.create_task(heads.wait_for_more(seen, timeout_s))
+    await asyncio.sleep(0.01)
+    return waiting
+
+
+def test_what_was_committed_before_a_refresh_is_seen_after_it_even_when_an_older_read_is_under_way() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.hold = threading.Event()
+        counters.looked.clear()
+        old = asyncio.create_task(heads.refresh())
+        await asyncio.get_running_loop().run_in_executor(None, counters.looked.wait)
+        counters.watermarks[0] = 5  # behind the look of the read that is under way
+        new = asyncio.create_task(heads.refresh())
+        await asyncio.sleep(0.01)
+        counters.hold.set()
+        await asyncio.gather(old, new)
+        assert heads[0].watermark == 5
+
+    run(use)
+
+
+def test_many_refreshes_at_once_are_few_reads() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        before = counters.reads
+        counters.watermarks[1] = 3
+        await asyncio.gather(*(heads.refresh() for _ in range(50)))
+        assert heads[1].watermark == 3
+        assert counters.reads - before <= 3
+
+    run(use)
+
+
+def test_a_watermark_never_falls_whatever_a_late_read_says() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.watermarks[0] = 9
+        await heads.refresh()
+        counters.watermarks[0] = 4
+        counters.log_start = 2
+        await heads.refresh()
+        assert heads[0].watermark == 9
+
+    run(use)
+
+
+def test_a_log_start_that_moves_up_is_seen() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.watermarks[0] = 9
+        counters.log_start = 2
+        await heads.refresh()
+        assert heads[0].log_start == 2
+
+    run(use)
+
+
+def test_who_waits_is_woken_by_its_own_shards_only() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        first, second, both = await begun(heads, {0: 0}), await begun(heads, {1: 0}), await begun(heads, {0: 0, 1: 0})
+        counters.watermarks[0] = 1
+        await heads.refresh()
+        await asyncio.wait_for(asyncio.gather(first, both), 10)
+        assert not second.done()
+        counters.watermarks[1] = 1
+        await heads.refresh()
+        await asyncio.wait_for(second, 10)
+
+    run(use)
+
+
+def test_nobody_waits_for_a_watermark_that_has_moved_already() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.watermarks[0] = 7
+        await heads.refresh()
+        await asyncio.wait_for(heads.wait_for_more({0: 6, 1: 0}, LONG_S), 10)
+
+    run(use)
+
+
+def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
+    async def use(_counters: Counters, heads: LogHeads) -> None:
+        await heads.wait_for_more({0: 0, 1: 0}, 0.01)
+        given_up = await begun(heads, {0: 0})
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert heads._waiting == {0: set(), 1: set()}
+
+    run(use)
+
+
+def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        told: list[BaseException] = []
+        failed = asyncio.Event()
+
+        def tell(error: BaseException) -> None:
+            told.append(error)
+            failed.set()
+
+        counters.error = OSError("the store is away")
+        before = counters.reads
+        for _ in range(20):
+            heads.refresh_soon(tell)
+        await asyncio.wait_for(failed.wait(), 10)
+        assert counters.reads - before == 1, "calls while one waits to begin are one"
+        assert [str(error) for error in told] == ["the store is away"]
+        counters.error = None
+        counters.watermarks[1] = 2
+        waiting = await begun(heads, {1: 0})
+        heads.refresh_soon(tell)
+        await asyncio.wait_for(waiting, 10)
+        assert len(told) == 1
+
+    run(use)

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.body_codec import DEFAULT_CODEC, encode_body
+from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
+from store.clusters.buffer_table import BufferTable
 from store.engines.contract import Head, LocatedCell, StateTable
+from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
@@ -43,20 +45,21 @@ _FRAMED: Final = (
 
 
 class MySqlEngine:
-    """See the module. ``url`` is ``mysql://user:password@host:port``. Raises ProtectData for storage of another shape (E13)."""
+    """See the module. The engine closes ``server``. Raises ProtectData for storage of another shape (E13)."""
 
-    def __init__(self, url: str, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
+    def __init__(self, server: MySqlServer, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
         self._meta = f"{datastore}_meta"
-        self._server = MySqlServer(url)
+        self._server = server
         try:
             self._create_or_check()
         except BaseException:
             self._server.close()
             raise
         self._state = MySqlState(self._server, self._meta)
+        self._buffer = MySqlBuffer(self._server, self._meta)
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
 
     @property
@@ -71,9 +74,15 @@ class MySqlEngine:
     def state(self) -> StateTable:
         return self._state
 
-    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+    @property
+    def buffer(self) -> BufferTable:
+        """Cells of other clusters that wait here (design §2.8)."""
+        return self._buffer
+
+    def put(self, cells: Sequence[NewCell], leader_epoch: int | None = None) -> list[PutResult]:
+        """As the contract's; with a leader epoch, StaleWriter (nothing written) unless it is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, [encode_body(cell.body_json, self._codec) for cell in cells])
+        return self._put.run(cells, shards, encode_bodies([cell.body_json for cell in cells], self._codec), leader_epoch)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +111,7 @@ class MySqlEngine:
             for row_key in row_keys:
                 shard = shard_of(row_key, self._shards)
                 key = f"X'{row_key.hex()}'"
-                latest = f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE row_key = {key} GROUP BY column_name"  # noqa: S608
+                latest = f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE row_key = {key} GROUP BY column_name"
                 condition = f"row_key = {key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name"
                 rows.append([LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)])
         return rows
@@ -128,12 +137,12 @@ class MySqlEngine:
         with self._server.connection() as connection:
             [(low, high)] = [
                 (int(start), int(end))
-                for start, end in query(connection, f"SELECT log_start, next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}")  # noqa: S608
+                for start, end in query(connection, f"SELECT log_start, next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}")
             ]
             # created_at never goes back within a shard (E4): a binary search by id needs no index on it.
             while low < high:
                 middle = (low + high) // 2
-                sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501, S608
+                sql = f"SELECT added_id, created_at >= {sql_moment(created_at_us)} FROM {self._database(shard)}.cell WHERE added_id >= {middle} AND added_id < {high} ORDER BY added_id LIMIT 1"  # noqa: E501
                 rows = query(connection, sql)
                 if not rows or int(rows[0][1]):
                     high = middle
@@ -142,7 +151,7 @@ class MySqlEngine:
         return low
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        sql = f"SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, {_MICROSECONDS.format('last_created_at')} FROM {self._meta}.shard_counter"  # noqa: E501, S608
+        sql = f"SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, {_MICROSECONDS.format('last_created_at')} FROM {self._meta}.shard_counter"
         if shards is not None:
             sql += f" WHERE shard IN ({','.join(str(check_shard(shard, self._shards)) for shard in shards)})"
         with self._server.connection() as connection:
@@ -151,14 +160,21 @@ class MySqlEngine:
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
-        sql = f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard = {shard} ORDER BY leader_epoch"  # noqa: S608
+        sql = f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard = {shard} ORDER BY leader_epoch"
         with self._server.connection() as connection:
             return [(int(epoch), int(first)) for epoch, first in query(connection, sql)]
 
-    def change_token(self) -> int:
+    def columns(self) -> list[str]:
         with self._server.connection() as connection:
-            [(token,)] = query(connection, f"SELECT CAST(SUM(next_added_id) AS UNSIGNED) FROM {self._meta}.shard_counter")  # noqa: S608
-        return int(token)
+            rows = query(connection, f"SELECT column_name FROM {self._meta}.column_seen ORDER BY column_name")
+        return [name.decode() for (name,) in rows]
+
+    def change_token(self) -> int:
+        # Every one of them only rises, so their sum changes when one of them does.
+        sql = f"SELECT CAST(SUM(next_added_id) + SUM(log_start) + SUM(leader_epoch) AS UNSIGNED) FROM {self._meta}.shard_counter"
+        with self._server.connection() as connection:
+            [(token,)] = query(connection, sql)
+        return int(token or 0)
 
     def close(self) -> None:
         self._server.close()
@@ -175,12 +191,12 @@ class MySqlEngine:
         return grouped
 
     def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
-        rows = query(connection, f"SELECT {_CELL} FROM {self._database(shard)}.cell WHERE {condition}")  # noqa: S608
+        rows = query(connection, f"SELECT {_CELL} FROM {self._database(shard)}.cell WHERE {condition}")
         return [StoredCell(int(added_id), key, name.decode(), int(ref_key), int(at), body) for added_id, key, name, ref_key, at, body in rows]
 
     def _scan_step(self, connection: Connection[Any], shard: int, location: int, limit: int) -> list[StoredCell]:
-        wanted = f"SELECT * FROM {self._database(shard)}.cell WHERE added_id >= {min(location, ADDED_ID_MAX)} ORDER BY added_id LIMIT {limit}"  # noqa: S608
-        sql = f"SELECT COUNT(*), SUM(LENGTH(body)), GROUP_CONCAT({_FRAMED} ORDER BY added_id SEPARATOR '') FROM ({wanted}) AS wanted"  # noqa: S608
+        wanted = f"SELECT * FROM {self._database(shard)}.cell WHERE added_id >= {min(location, ADDED_ID_MAX)} ORDER BY added_id LIMIT {limit}"
+        sql = f"SELECT COUNT(*), SUM(LENGTH(body)), GROUP_CONCAT({_FRAMED} ORDER BY added_id SEPARATOR '') FROM ({wanted}) AS wanted"
         [(count, _, frames)] = query(connection, sql)
         cells = _unframe(frames or b"")
         if len(cells) == int(count):
@@ -194,7 +210,7 @@ class MySqlEngine:
         with self._server.connection() as connection:
             for statement in filter(str.strip, meta.format(meta=self._meta).split(";")):
                 query(connection, statement)
-            rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")  # noqa: S608
+            rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
             if not rows:
                 for number in range(self._shards):
                     for statement in filter(str.strip, shard.format(shard=self._database(number)).split(";")):
@@ -208,7 +224,7 @@ class MySqlEngine:
                 name = self._datastore.encode().hex()
                 query(connection, f"INSERT IGNORE INTO {self._meta}.datastore VALUES (1, X'{name}', {self._shards}, {SCHEMA_VERSION})")
                 query(connection, "COMMIT")
-                rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")  # noqa: S608
+                rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
         found = (rows[0][0].decode(), int(rows[0][1]), int(rows[0][2]))
         if found != (self._datastore, self._shards, SCHEMA_VERSION):
             raise ProtectData(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -35,23 +36,49 @@ _SESSION: Final = (
 _DEFINITE: Final = {ER.OPTION_PREVENTS_STATEMENT, ER.LOCK_DEADLOCK}
 
 
-class MySqlServer:
-    """One server, given as ``mysql://user:password@host:port``. The password is never part of an error."""
+@dataclass(frozen=True, slots=True)
+class MySqlAddress:
+    """Where a server is. ``replication`` is ``(host, port)`` as the other servers of its cluster reach it. The password is never part of a text."""
 
-    def __init__(self, url: str) -> None:
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    replication: tuple[str, int]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
+    """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach each other otherwise. Raises InvalidRequest."""
+    form = "a MySQL server is given as mysql://user:password@host:port"
+    try:
         parts = urlsplit(url)
-        if parts.scheme != "mysql" or not parts.hostname:
-            raise InvalidRequest("a MySQL server is given as mysql://user:password@host:port")
-        self.host, self.port = parts.hostname, parts.port or 3306
-        self._user = unquote(parts.username or "root")
-        self._password = unquote(parts.password or "")
+        port = parts.port or 3306
+        reached = urlsplit(f"//{replication}") if replication else parts
+        replication_port = reached.port or 3306
+    except ValueError as error:
+        # Without what was given: it may hold a password.
+        raise InvalidRequest(f"{form}: {error}") from None
+    if parts.scheme != "mysql" or not parts.hostname or not reached.hostname or parts.path.strip("/") or parts.query:
+        raise InvalidRequest(form)
+    return MySqlAddress(parts.hostname, port, unquote(parts.username or "root"), unquote(parts.password or ""), (reached.hostname, replication_port))
+
+
+class MySqlServer:
+    """One server's connections. ``timeout_s``: longest wait for one answer, in seconds."""
+
+    def __init__(self, address: MySqlAddress | str, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = parse_mysql_url(address) if isinstance(address, str) else address
+        self.timeout_s = timeout_s
         self._idle: list[Connection[Any]] = []
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(self.address)
 
     @contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
@@ -83,7 +110,7 @@ class MySqlServer:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._connect()
+            return self.open_connection()
 
     def _give_back(self, connection: Connection[Any]) -> None:
         if len(self._idle) < _KEPT_MAX:
@@ -91,18 +118,20 @@ class MySqlServer:
         else:
             connection.close()
 
-    def _connect(self) -> Connection[Any]:
+    def open_connection(self) -> Connection[Any]:
+        """A connection of the caller's own, to be closed by it. Raises StorageUnavailable."""
+        address = self.address
         try:
             return pymysql.connect(
-                host=self.host,
-                port=self.port,
-                user=self._user,
-                password=self._password,
+                host=address.host,
+                port=address.port,
+                user=address.user,
+                password=address.password,
                 charset="utf8mb4",
                 autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
-                read_timeout=TIMEOUT_S,
-                write_timeout=TIMEOUT_S,
+                connect_timeout=min(CONNECT_TIMEOUT_S, self.timeout_s),
+                read_timeout=self.timeout_s,
+                write_timeout=self.timeout_s,
                 client_flag=CLIENT.MULTI_STATEMENTS,
                 init_command=_SESSION,
                 conv={},
@@ -127,7 +156,7 @@ class MySqlServer:
 def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, ...]]:
     """Runs one statement and returns its rows, values as the server sent them (bytes, or None)."""
     connection.query(sql)
-    result = connection._result  # noqa: SLF001 - PyMySQL's cursor adds several microseconds a row and nothing that is needed here
+    result = connection._result  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL's cursor adds several microseconds a row and nothing that is needed here
     return result.rows or () if result is not None else ()
 
 

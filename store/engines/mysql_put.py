@@ -18,10 +18,10 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.body_codec import decode_body
-from store.cells import NewCell, Outcome, PutResult, Triple, conflict_error, moment
+from store.cells import NewCell, Outcome, PutResult, Triple, moment
 from store.engines.mysql_connections import MySqlServer, commit_failed, error_code, query, run_script
-from store.errors import StorageUnavailable
+from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
+from store.errors import StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
@@ -42,46 +42,78 @@ class PutStatements:
 
     def __init__(self, server: MySqlServer, meta: str, shard_database: Callable[[int], str], clock_us: Callable[[], int] | None) -> None:
         # The master's own clock, unless a test gives another.
-        self._now = (lambda: str(clock_us())) if clock_us else (lambda: "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
+        self._clock_us = clock_us
         self._server = server
         self._meta = meta
         self._shard_database = shard_database
+        self._columns_seen: set[str] = set()
 
-    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes]) -> list[PutResult]:
-        """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written) or OutcomeUnknown."""
+    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], leader_epoch: int | None = None) -> list[PutResult]:
+        """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when the shards
+        have another leader epoch than the one given."""
+        new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
         with self._server.connection() as connection:
-            results = self._transaction(connection, cells, shards, bodies, look_up=False)
+            results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=False)
             if results is None:
-                results = self._transaction(connection, cells, shards, bodies, look_up=True)
+                results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=True)
+        self._columns_seen.update(new_columns)
         if results is None:
             raise StorageUnavailable(f"{self._server}: nothing written: a triple is stored in another shard than its row key's")
         failpoint("mysql.put.after_commit")
         return results
 
     def _transaction(
-        self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], *, look_up: bool
+        self,
+        connection: Connection[Any],
+        cells: Sequence[NewCell],
+        shards: Sequence[int],
+        bodies: Sequence[bytes],
+        leader_epoch: int | None,
+        new_columns: Sequence[str],
+        *,
+        look_up: bool,
     ) -> list[PutResult] | None:
         """None when the unique key complained and everything was rolled back."""
-        counters = self._lock_counters(connection, sorted(set(shards)))
+        counters = self._lock_counters(connection, sorted(set(shards)), leader_epoch)
         known = self._known(connection, cells, shards) if look_up else [None] * len(cells)
         failpoint("mysql.put.before_insert")
         results, statements = self._inserts(cells, shards, bodies, counters, known)
         if not statements:
             query(connection, "ROLLBACK")
             return results
+        if new_columns:
+            names = ",".join(f"(X'{name.encode().hex()}')" for name in new_columns)
+            statements.append(f"INSERT INTO {self._meta}.column_seen VALUES {names} ON DUPLICATE KEY UPDATE column_name = column_seen.column_name")
         statements.append(self._update(counters))
         failpoint("mysql.put.before_commit")
         return results if self._commit(connection, statements) else None
 
-    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int]) -> dict[int, _Counter]:
+    def _now_us(self) -> str:
+        return str(self._clock_us()) if self._clock_us else "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)"
+
+    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int], leader_epoch: int | None) -> dict[int, _Counter]:
         numbers = ",".join(map(str, shards))
         query(connection, "BEGIN")
+        # A fenced master is read-only; the server lets privileged users write all the same, so it is asked.
         rows = query(
             connection,
-            f"SELECT shard, next_added_id, GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now()}) "
+            f"SELECT shard, next_added_id, leader_epoch, @@GLOBAL.read_only, "
+            f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()}) "
             f"FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard FOR UPDATE",
         )
-        return {int(shard): _Counter(int(first), int(first), int(created_at_us)) for shard, first, created_at_us in rows}
+        counters = {}
+        for shard, first, epoch, read_only, created_at_us in rows:
+            if int(read_only):
+                query(connection, "ROLLBACK")
+                raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+            if leader_epoch is not None and int(epoch) != leader_epoch:
+                query(connection, "ROLLBACK")
+                raise StaleWriter(f"{self._server}: nothing written: shard {int(shard)} is in leader epoch {int(epoch)}, the put came with {leader_epoch}")
+            counters[int(shard)] = _Counter(int(first), int(first), int(created_at_us))
+        if missing := set(shards) - set(counters):
+            query(connection, "ROLLBACK")
+            raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
+        return counters
 
     def _inserts(
         self,
@@ -99,8 +131,7 @@ class PutStatements:
                 results.append(before)
                 continue
             if before is not None:
-                first = results[before]
-                results.append(seen_before(cell, shard, first.added_id, same=cells[before].body_json == cell.body_json))
+                results.append(repeated(cells[before], results[before], cell))
                 continue
             counter = counters[shard]
             rows.setdefault(shard, []).append(
@@ -131,34 +162,18 @@ class PutStatements:
         return True
 
     def _known(self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
-        """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call with the same triple; None when it is new."""
-        stored: dict[Triple, tuple[int, bytes]] = {}
+        stored: dict[Triple, StoredTriple] = {}
         by_shard: dict[int, list[Triple]] = {}
         for cell, shard in zip(cells, shards, strict=True):
             by_shard.setdefault(shard, []).append(cell.triple)
         for shard, triples in by_shard.items():
             for start in range(0, len(triples), _LOOK_UP_MAX):
                 wanted = ",".join(sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX])
-                sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {self._shard_database(shard)}.cell WHERE (row_key, column_name, ref_key) IN ({wanted})"  # noqa: E501, S608
+                cell_table = f"{self._shard_database(shard)}.cell"
+                sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {cell_table} WHERE (row_key, column_name, ref_key) IN ({wanted})"
                 for row_key, column_name, ref_key, added_id, body in query(connection, sql):
-                    stored[Triple(row_key, column_name.decode(), int(ref_key))] = (int(added_id), body)
-        first: dict[Triple, int] = {}
-        known: list[PutResult | int | None] = []
-        for index, (cell, shard) in enumerate(zip(cells, shards, strict=True)):
-            if cell.triple in stored:
-                added_id, body = stored[cell.triple]
-                known.append(seen_before(cell, shard, added_id, same=decode_body(body) == cell.body_json))
-            else:
-                earlier = first.setdefault(cell.triple, index)
-                known.append(None if earlier == index else earlier)
-        return known
-
-
-def seen_before(cell: NewCell, shard: int, added_id: int | None, *, same: bool) -> PutResult:
-    """The outcome of a triple that is stored: ``exists`` or ``conflict``."""
-    if same:
-        return PutResult(Outcome.EXISTS, shard, added_id)
-    return PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, added_id))
+                    stored[Triple(row_key, column_name.decode(), int(ref_key))] = StoredTriple(shard, int(added_id), body)
+        return outcomes_before(cells, stored)
 
 
 def sql_triple(triple: Triple) -> str:

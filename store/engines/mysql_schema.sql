@@ -37,6 +37,23 @@ CREATE TABLE IF NOT EXISTS {meta}.state_revision (
     revision BIGINT UNSIGNED NOT NULL
 ) ENGINE=InnoDB;
 
+CREATE TABLE IF NOT EXISTS {meta}.column_seen (
+    column_name VARBINARY(128) NOT NULL PRIMARY KEY
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS {meta}.buffered_cell (
+    buffer_id   BIGINT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
+    owner       VARBINARY(64)   NOT NULL,
+    row_key     BINARY(16)      NOT NULL,
+    column_name VARBINARY(128)  NOT NULL,
+    ref_key     BIGINT          NOT NULL,
+    body        MEDIUMBLOB      NOT NULL,
+    buffered_at DATETIME(6)     NOT NULL,
+    accepted    TINYINT         NOT NULL DEFAULT 0,
+    conflict    VARBINARY(4000) NULL,
+    UNIQUE KEY triple (owner, row_key, column_name, ref_key)
+) ENGINE=InnoDB;
+
 -- shard
 CREATE DATABASE IF NOT EXISTS {shard} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

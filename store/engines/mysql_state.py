@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pymysql
 
@@ -20,12 +21,12 @@ class MySqlState:
 
     def get(self, key: str) -> StateEntry | None:
         with self._server.connection() as connection:
-            rows = query(connection, f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")  # noqa: S608
+            rows = query(connection, f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
         return StateEntry(key, rows[0][0], int(rows[0][1])) if rows else None
 
     def list(self, prefix: str) -> list[StateEntry]:
         low = _literal(prefix)
-        sql = f"SELECT entry_key, value, version FROM {self._meta}.state_entry WHERE entry_key >= {low} AND entry_key < CONCAT({low}, X'FF') ORDER BY entry_key"  # noqa: E501, S608
+        sql = f"SELECT entry_key, value, version FROM {self._meta}.state_entry WHERE entry_key >= {low} AND entry_key < CONCAT({low}, X'FF') ORDER BY entry_key"
         with self._server.connection() as connection:
             return [StateEntry(key.decode(), value, int(version)) for key, value, version in query(connection, sql)]
 
@@ -33,14 +34,14 @@ class MySqlState:
         check_state_write(write)
         with self._server.connection() as connection:
             query(connection, "BEGIN")
-            [(revision,)] = query(connection, f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE")  # noqa: S608
+            [(revision,)] = query(connection, f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE")
             if expect and not self._holds(connection, expect):
                 query(connection, "ROLLBACK")
                 return None
-            statements = [f"UPDATE {self._meta}.state_revision SET revision = {int(revision)}"]  # noqa: S608
+            statements = [f"UPDATE {self._meta}.state_revision SET revision = {int(revision)}"]
             for key, value in write.items():
                 if value is None:
-                    statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")  # noqa: S608
+                    statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
                 else:
                     statements.append(f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)}, X'{value.hex()}', {int(revision)})")
             try:
@@ -54,9 +55,9 @@ class MySqlState:
             [(now_us,)] = query(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
         return int(now_us)
 
-    def _holds(self, connection: pymysql.connections.Connection[object], expect: Mapping[str, int | None]) -> bool:
+    def _holds(self, connection: pymysql.connections.Connection[Any], expect: Mapping[str, int | None]) -> bool:
         keys = ",".join(map(_literal, expect))
-        sql = f"SELECT entry_key, version FROM {self._meta}.state_entry WHERE entry_key IN ({keys})"  # noqa: S608
+        sql = f"SELECT entry_key, version FROM {self._meta}.state_entry WHERE entry_key IN ({keys})"
         versions = {key.decode(): int(version) for key, version in query(connection, sql)}
         return all(versions.get(key) == version for key, version in expect.items())
 

@@ -17,9 +17,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from store.body_codec import DEFAULT_CODEC, decode_body, encode_bodies
-from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple, conflict_error
+from store.body_codec import DEFAULT_CODEC, encode_bodies
+from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.engines.contract import Head, LocatedCell, StateTable
+from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.engines.sqlite_files import SqliteFile, connect
 from store.engines.sqlite_state import SqliteState
 from store.errors import ProtectData
@@ -209,7 +210,7 @@ class _PutTransaction:
             if isinstance(before, PutResult):
                 results.append(before)
             elif before is not None:
-                results.append(_repeated(cells[before], results[before], cell))
+                results.append(repeated(cells[before], results[before], cell))
             else:
                 counter = counters[shard]
                 rows.append((_position(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
@@ -230,18 +231,11 @@ class _PutTransaction:
         return _Counter(next_added_id, max(self._now_us, last_created_at_us))
 
     def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
-        """Per cell: its outcome when the triple is stored; the index of an earlier cell of this call with the same triple; None when it is new."""
-        first: dict[Triple, int] = {}
-        known: list[PutResult | int | None] = []
-        for index, cell in enumerate(cells):
-            found = _first(_find(self._connection, cell.triple))
-            if found is not None:
-                same = decode_body(found.cell.body) == cell.body_json
-                known.append(_seen_before(cell, found.shard, found.cell.added_id, same=same))
-            else:
-                earlier = first.setdefault(cell.triple, index)
-                known.append(None if earlier == index else earlier)
-        return known
+        stored = {}
+        for triple in {cell.triple for cell in cells}:
+            if (found := _first(_find(self._connection, triple))) is not None:
+                stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
+        return outcomes_before(cells, stored)
 
 
 class _Counter:
@@ -254,16 +248,6 @@ class _Counter:
     @property
     def moved(self) -> bool:
         return self.next_added_id > self._first
-
-
-def _repeated(earlier: NewCell, outcome: PutResult, cell: NewCell) -> PutResult:
-    return _seen_before(cell, outcome.shard, outcome.added_id, same=earlier.body_json == cell.body_json)
-
-
-def _seen_before(cell: NewCell, shard: int | None, added_id: int | None, *, same: bool) -> PutResult:
-    if same:
-        return PutResult(Outcome.EXISTS, shard, added_id)
-    return PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, added_id))
 
 
 def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:

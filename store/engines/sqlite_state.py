@@ -9,9 +9,8 @@ from pathlib import Path
 
 from store.engines.contract import StateEntry
 from store.engines.sqlite_files import SqliteFile
-from store.errors import InvalidRequest
+from store.engines.state_limits import check_state_write
 from store.failpoints import declare, failpoint
-from store.limits import STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
 
 declare("sqlite.state.before_commit", "sqlite.state.after_commit")
 
@@ -44,11 +43,7 @@ class SqliteState:
         return [StateEntry(key.decode(), value, version) for key, value, version in rows]
 
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
-        for key, value in write.items():
-            if not 0 < len(key.encode()) <= STATE_KEY_BYTES_MAX:
-                raise InvalidRequest(f"state key {key[:80]!r} has {len(key.encode())} bytes; 1 to {STATE_KEY_BYTES_MAX} are allowed")
-            if value is not None and len(value) > STATE_VALUE_BYTES_MAX:
-                raise InvalidRequest(f"the value of state key {key!r} has {len(value)} bytes; at most {STATE_VALUE_BYTES_MAX} are allowed")
+        check_state_write(write)
         with self._file.write() as connection:
             for key, version in (expect or {}).items():
                 if _version(connection, key) != version:

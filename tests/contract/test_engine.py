@@ -13,6 +13,7 @@ from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
 from store.cells import NewCell, Outcome, Triple, new_cell
 from store.engines.contract import Engine
 from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellConflict, ProtectData, StorageUnavailable, UnknownShard
 from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
@@ -48,7 +49,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) ->
     def open_one(datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD) -> Engine:
         engine: Engine
         if url is not None:
-            engine = MySqlEngine(url, datastore, shards, codec=codec, clock_us=clock)
+            engine = MySqlEngine(MySqlServer(url), datastore, shards, codec=codec, clock_us=clock)
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
         opened.append(engine)

@@ -1,0 +1,212 @@
+"""Buffered writes: a put goes first to the buffer table of other clusters, then to its own (design §2.8).
+
+    own cluster answers        its results; the copies are removed once its minions hold the cells
+    own master is away         the copies are accepted: ``buffered``. The cells cannot be read yet; the drain puts them when the master is back, or a minion is
+                               promoted, and removes them only when they are on the own cluster's minions
+    no other master answers    the put goes to the own master alone, as without a buffer
+
+Crash points of a put: after the copies, before the own put: the caller has no answer, the drain puts the cells (``unknown`` became stored). After the own
+put: the drain finds the cells there and removes the copies. A copy whose cell is stored with another body was never answered ``buffered`` (the caller was told
+``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a conflict, for a person to decide: nothing acknowledged is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from store.cells import NewCell, Outcome, PutResult, conflict_error
+from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
+from store.clusters.cluster import Cluster
+from store.errors import CellfeedError, Unavailable
+from store.failpoints import declare, failpoint
+from store.limits import BATCH_CELLS_MAX
+
+declare("buffer.after_copies", "buffer.after_own_put", "buffer.before_accept", "buffer.drain.after_put", "buffer.drain.before_remove")
+
+_log = logging.getLogger("cellfeed.buffer")
+
+DRAIN_EVERY_S: Final = 0.5
+"""How often the drain looks at the buffers, in seconds."""
+
+COPY_AGE_S: Final = 2.0
+"""A copy younger than this may belong to a put that is under way; it is left alone."""
+
+_DRAIN_CELLS: Final = 1_000
+"""Cells that the drain puts in one transaction."""
+
+
+class BufferedWriter:
+    """Puts with copies on ``copies`` other clusters. ``tables``: each cluster's buffer table. ``shard_of``: a cell's shard."""
+
+    def __init__(
+        self,
+        clusters: Mapping[str, Cluster],
+        tables: Mapping[str, BufferTable],
+        shard_of: Callable[[NewCell], int],
+        copies: int = 1,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._clusters, self._tables, self._shard_of = clusters, tables, shard_of
+        self._copies = min(copies, len(clusters) - 1)
+        self._chance = chance or random.Random()
+
+    def put(self, own: Cluster, cells: Sequence[NewCell]) -> list[PutResult]:
+        """As the engine's ``put``, for cells of one cluster. Raises only when neither the own master nor another one took them."""
+        kept_on = self._copy(own, cells)
+        failpoint("buffer.after_copies")
+        try:
+            results = own.put(cells)
+        except Unavailable as error:
+            if not kept_on:
+                raise
+            return self._accepted(own, kept_on, cells, error)
+        failpoint("buffer.after_own_put")
+        refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT]
+        if refused:
+            for name in kept_on:
+                with suppress(CellfeedError):  # the drain finds the conflict otherwise, and drops the copy
+                    self._tables[name].remove_copies(own.name, refused)
+        return results
+
+    def _copy(self, own: Cluster, cells: Sequence[NewCell]) -> list[str]:
+        others = [name for name in self._clusters if name != own.name]
+        self._chance.shuffle(others)
+        kept_on: list[str] = []
+        for name in others:
+            if len(kept_on) == self._copies:
+                break
+            try:
+                self._tables[name].add(own.name, cells)
+            except Unavailable as error:
+                _log.warning("no copy of a put for cluster %s on %s: %s", own.name, name, error)
+            else:
+                kept_on.append(name)
+        return kept_on
+
+    def _accepted(self, own: Cluster, kept_on: Sequence[str], cells: Sequence[NewCell], error: Unavailable) -> list[PutResult]:
+        failpoint("buffer.before_accept")
+        for name in kept_on:
+            try:
+                same = self._tables[name].accept(own.name, cells)
+            except Unavailable:
+                continue
+            return [self._buffered(cell, is_same) for cell, is_same in zip(cells, same, strict=True)]
+        raise error
+
+    def _buffered(self, cell: NewCell, is_same: bool) -> PutResult:
+        shard = self._shard_of(cell)
+        return PutResult(Outcome.BUFFERED, shard) if is_same else PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, None))
+
+
+class BufferDrain:
+    """The background job: every worker may run one; two at once do the same puts, which are idempotent."""
+
+    def __init__(self, clusters: Mapping[str, Cluster], tables: Mapping[str, BufferTable], shard_of: Callable[[NewCell], int]) -> None:
+        self._clusters, self._tables, self._shard_of = clusters, tables, shard_of
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="buffer-drain", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def counts(self) -> dict[str, list[BufferCount] | str]:
+        """The ledger: per cluster what its table holds for whom; the reason where it cannot be read."""
+        found: dict[str, list[BufferCount] | str] = {}
+        for name, table in self._tables.items():
+            try:
+                found[name] = table.counts()
+            except CellfeedError as error:
+                found[name] = str(error)
+        return found
+
+    def drain_once(self, older_than_s: float = COPY_AGE_S) -> int:
+        """Goes through all tables once; how many cells were removed. A cluster that is away is left for the next time."""
+        removed = 0
+        for where, table in self._tables.items():
+            for owner, cluster in self._clusters.items():
+                if owner == where:
+                    continue
+                try:
+                    removed += self._drain(table, cluster, older_than_s)
+                except Unavailable as error:
+                    _log.info("what %s buffers for %s waits: %s", where, owner, error)
+        return removed
+
+    def _run(self) -> None:
+        while not self._stop.wait(DRAIN_EVERY_S):
+            try:
+                self.drain_once()
+            except Exception:
+                # The job must outlive whatever happens to it: what it is for would silently stop.
+                _log.exception("the buffers were not drained this time")
+
+    def _drain(self, table: BufferTable, own: Cluster, older_than_s: float) -> int:
+        removed = after_id = 0
+        while batch := table.waiting(own.name, after_id, min(_DRAIN_CELLS, BATCH_CELLS_MAX), older_than_s):
+            after_id = batch[-1].buffer_id
+            # Found or written, each cell has its place in the own log now; it is safe there once a minion holds that place.
+            results = own.put([waiting.cell for waiting in batch])
+            failpoint("buffer.drain.after_put")
+            for waiting, result in zip(batch, results, strict=True):
+                if result.outcome is Outcome.CONFLICT:
+                    self._conflict(table, waiting, result)
+            own.look()
+            replicated = own.replicated()
+            safe = [
+                waiting.buffer_id
+                for waiting, result in zip(batch, results, strict=True)
+                if result.acknowledged and result.shard is not None and result.added_id is not None and result.added_id < replicated.get(result.shard, 0)
+            ]
+            failpoint("buffer.drain.before_remove")
+            table.remove(safe)
+            removed += len(safe)
+        return removed
+
+    def _conflict(self, table: BufferTable, waiting: BufferedCell, result: PutResult) -> None:
+        if waiting.accepted:
+            _log.error("a buffered cell cannot be written: %s", result.error)
+            table.mark_conflict(waiting.buffer_id, str(result.error))
+        else:
+            table.remove([waiting.buffer_id])
+
+
+def buffer_of(cluster: Cluster) -> BufferTable:
+    """The cluster's buffer table, on whichever node is master."""
+    return _OnMaster(cluster)
+
+
+class _OnMaster:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
+        return self._cluster.write(lambda engine, _: engine.buffer.add(owner, cells))
+
+    def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
+        return self._cluster.write(lambda engine, _: engine.buffer.accept(owner, cells))
+
+    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+        return self._cluster.write(lambda engine, _: engine.buffer.waiting(owner, after_id, limit, older_than_s))
+
+    def remove(self, buffer_ids: Sequence[int]) -> None:
+        self._cluster.write(lambda engine, _: engine.buffer.remove(buffer_ids))
+
+    def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
+        self._cluster.write(lambda engine, _: engine.buffer.remove_copies(owner, cells))
+
+    def mark_conflict(self, buffer_id: int, reason: str) -> None:
+        self._cluster.write(lambda engine, _: engine.buffer.mark_conflict(buffer_id, reason))
+
+    def counts(self) -> list[BufferCount]:
+        return self._cluster.write(lambda engine, _: engine.buffer.counts())

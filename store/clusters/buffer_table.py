@@ -1,0 +1,59 @@
+"""The contract of a buffer table: cells that wait on one cluster until another one, their own, has them on its minions (design §2.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from store.cells import NewCell
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedCell:
+    """A buffered cell. ``buffer_id`` is its place in the table. ``accepted``: its put was answered ``buffered``, so the buffer answers for it; otherwise it is
+    only a copy of a put that went to the own cluster as well. ``conflict``: why it cannot be written there, once that is known."""
+
+    buffer_id: int
+    owner: str
+    cell: NewCell
+    buffered_at_us: int
+    accepted: bool
+    conflict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCount:
+    """What a buffer table holds for one owner, a line of the ledger."""
+
+    owner: str
+    cells: int
+    accepted: int
+    conflicts: int
+    oldest_at_us: int
+
+
+class BufferTable(Protocol):
+    """One cluster's table. Every call is one transaction on its master."""
+
+    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
+        """Keeps copies, durable when it returns; a buffer id per cell. A triple that waits already keeps its first body and its id."""
+        ...
+
+    def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
+        """Makes the buffer answer for cells that were added. Per cell whether the body that waits is this one; another body is a conflict."""
+        ...
+
+    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+        """Cells without a known conflict, by id."""
+        ...
+
+    def remove(self, buffer_ids: Sequence[int]) -> None: ...
+
+    def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
+        """Removes copies that no put was answered ``buffered`` for, and only with the same body."""
+        ...
+
+    def mark_conflict(self, buffer_id: int, reason: str) -> None: ...
+
+    def counts(self) -> list[BufferCount]: ...

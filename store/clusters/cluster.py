@@ -1,0 +1,198 @@
+"""A cluster: one master and its minions, as one place to write and to read.
+
+Writes go to the master, under the leader epoch of the role that this process believes. Every node's counters are looked at for the watermark (design §2.4):
+
+    replicated   an id is below it when a minion that follows the present master holds its cell: a promotion of the most advanced minion keeps it
+    committed    an id is below it when the master has committed its cell: a promotion may take it back
+
+A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what was shown stays shown, whoever goes away afterwards.
+
+What a put that was under way during a promotion came to:
+
+    refused by the master (read-only, another epoch, no connection)   nothing written: tried once more on the new master
+    committed there, the promotion seen only afterwards               told as unknown: the cell may be on no other node; putting it again tells
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from store.cells import NewCell, PutResult
+from store.clusters.node import READ_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
+from store.clusters.roles import Role, newest
+from store.engines.contract import Head
+from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
+
+ROLE_FRESH_S: Final = 1.0
+"""A commit that took longer than this is acknowledged only after the cluster's nodes were asked again who is master, in seconds."""
+
+_UNKNOWN_HEAD: Final = Head(0, 0, 0, 0, 0)
+
+T = TypeVar("T")
+
+
+class Watermark(StrEnum):
+    """What a cell must have come to before it is shown; see the module."""
+
+    REPLICATED = "replicated"
+    COMMITTED = "committed"
+
+
+class Replica(StrEnum):
+    """Where a read goes first."""
+
+    MASTER = "master"
+    MINION = "minion"
+
+
+class Cluster:
+    """See the module. ``shards``: those that it holds."""
+
+    def __init__(self, name: str, nodes: Sequence[StorageNode], shards: Sequence[int], watermark: Watermark = Watermark.REPLICATED) -> None:
+        self.name = name
+        self.nodes = {node.name: node for node in nodes}
+        self.shards = list(shards)
+        self.watermark = watermark
+        self._lock = threading.Lock()
+        self._role: Role | None = None
+        self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
+
+    def hold(self, shards: Sequence[int]) -> None:
+        """The shard map gives it these shards from now on."""
+        with self._lock:
+            self._shown = {shard: self._shown.get(shard, 0) for shard in shards}
+        self.shards = list(shards)
+
+    def shown(self, shard: int) -> int:
+        """The watermark as it was last worked out."""
+        return self._shown[shard]
+
+    # --- role ------------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Asks all nodes at once how far they are and who is master; waits for those that answer in time."""
+        tickets = [(node, node.ask()) for node in self.nodes.values()]
+        for node, ticket in tickets:
+            node.wait(ticket)
+        heard = newest(view.role for view in self._views().values())
+        with self._lock:
+            if heard is not None and (self._role is None or heard.epoch > self._role.epoch):
+                self._role = heard
+
+    def role(self) -> Role:
+        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told."""
+        if self._role is None:
+            self.look()
+        role = self._role
+        if role is None:
+            reasons = "; ".join(f"{node.name}: {node.why_not or 'knows of no master (cellfeed cluster init)'}" for node in self.nodes.values())
+            raise StorageUnavailable(f"cluster {self.name}: nothing written or read: no node tells who is master: {reasons}")
+        return role
+
+    def master(self) -> StorageNode:
+        return self._named(self.role().master)
+
+    def _named(self, name: str) -> StorageNode:
+        if (node := self.nodes.get(name)) is None:
+            raise StorageUnavailable(f"cluster {self.name}: its master is {name!r}, which the configuration does not name; it names {', '.join(self.nodes)}")
+        return node
+
+    def _views(self) -> dict[str, NodeView]:
+        return {name: view for name, node in self.nodes.items() if (view := node.view) is not None}
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def write(self, what: Callable[[NodeEngine, int], T]) -> T:
+        """Calls ``what(master's engine, leader epoch)``; see the module for a promotion meanwhile. Raises as the engine's ``put``."""
+        role = self.role()
+        try:
+            return self._write_under(role, what)
+        except (StorageUnavailable, StaleWriter):
+            # Nothing was written. If another node is master by now it is asked, once.
+            self.look()
+            now = self.role()
+            if now.epoch == role.epoch:
+                raise
+            return self._write_under(now, what)
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        return self.write(lambda engine, epoch: engine.put(cells, epoch))
+
+    def _write_under(self, role: Role, what: Callable[[NodeEngine, int], T]) -> T:
+        began_s = time.monotonic()
+        result = self._named(role.master).call(lambda engine: what(engine, role.epoch), WRITE_TIMEOUT_S)
+        if time.monotonic() - began_s > ROLE_FRESH_S:
+            self.look()
+            now = self.role()
+            if now.epoch != role.epoch:
+                raise OutcomeUnknown(
+                    f"cluster {self.name}: {role.master} committed, but {now.master} has become master meanwhile; put the same cells again to learn their fate"
+                )
+        return result
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None) -> tuple[T, bool]:
+        """``what`` of the first node in order that answers, and whether it was a minion. ``enough`` sends the read on to the next node when it says no;
+        the last answer counts when all said no. Raises StorageUnavailable when none answers."""
+        role = self._role
+        master = role.master if role is not None else None
+        order = sorted(self.nodes.values(), key=lambda node: (node.name == master) != (first is Replica.MASTER))
+        reasons, poor = [], None
+        for node in order:
+            if node.name != master and not self._follows(node):
+                reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
+                continue
+            try:
+                value = node.call(what, READ_TIMEOUT_S)
+            except Unavailable as error:
+                reasons.append(f"{node.name}: {error}")
+                continue
+            if enough is None or enough(value):
+                return value, node.name != master
+            poor = (value, node.name != master)
+        if poor is not None:
+            return poor
+        raise StorageUnavailable(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
+
+    def _follows(self, node: StorageNode) -> bool:
+        """Whether the node has heard of the present master: one that has not may hold cells that were never acknowledged, or taken back."""
+        view, role = node.view, self._role
+        return view is not None and role is not None and view.role is not None and view.role.epoch == role.epoch
+
+    def heads(self, *, fresh: bool = True) -> dict[int, Head]:
+        """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has ever told them."""
+        if fresh:
+            self.look()
+        role, views = self.role(), self._views()
+        following = {name: view for name, view in views.items() if view.role is not None and view.role.epoch == role.epoch}
+        if not following:
+            raise StorageUnavailable(f"cluster {self.name}: no node that follows {role.master} answers")
+        master = following.get(role.master)
+        minions = [view for name, view in following.items() if name != role.master]
+        by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
+        found = {}
+        with self._lock:
+            for shard in self.shards:
+                newest_head = max(
+                    (view.heads.get(shard, _UNKNOWN_HEAD) for view in following.values()), key=lambda head: (head.leader_epoch, head.next_added_id)
+                )
+                held = [view.heads[shard].next_added_id for view in (minions if by_minions else [master] if master else minions) if shard in view.heads]
+                self._shown[shard] = watermark = max(self._shown[shard], *held) if held else self._shown[shard]
+                found[shard] = newest_head._replace(watermark=watermark, next_added_id=max(newest_head.next_added_id, watermark))
+        return found
+
+    def replicated(self) -> dict[int, int]:
+        """Per shard the first added_id that no minion following the master is known to hold; the master's own where it has no minions."""
+        role, views = self.role(), self._views()
+        names = [name for name in self.nodes if name != role.master] if role.minions else [role.master]
+        following = [view for name in names if (view := views.get(name)) is not None and view.role is not None and view.role.epoch == role.epoch]
+        return {shard: max((view.heads[shard].next_added_id for view in following if shard in view.heads), default=0) for shard in self.shards}
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()

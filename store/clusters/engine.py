@@ -1,0 +1,207 @@
+"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E14, with E1 per cluster.
+
+One transaction cannot span two clusters, so a datastore over several has one group commit per cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is
+away holds up nobody else's puts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
+from store.clusters.cluster import Cluster, Replica, Watermark
+from store.clusters.node import NodeEngine, OpenNode, StorageNode
+from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
+from store.engines.contract import Head, LocatedCell, StateEntry, StateTable
+from store.errors import CellfeedError, ProtectData, StorageUnavailable
+from store.sharding import check_shard, shard_of
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class ClusteredEngine:
+    """See the module. ``nodes``: cluster name to node name to how the node is opened. ``read_first``: where reads go that may go anywhere.
+
+    Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable otherwise, ProtectData when it is another datastore's.
+    """
+
+    def __init__(
+        self,
+        datastore: str,
+        shards: int,
+        nodes: Mapping[str, Mapping[str, OpenNode]],
+        *,
+        watermark: Watermark = Watermark.REPLICATED,
+        read_first: Replica = Replica.MASTER,
+    ) -> None:
+        self._datastore, self._shards, self._read_first = datastore, shards, read_first
+        self.clusters = {
+            name: Cluster(name, [StorageNode(node, open_node) for node, open_node in members.items()], [], watermark) for name, members in nodes.items()
+        }
+        try:
+            shard_map = self._newest_map()
+            if (shard_map.datastore, shard_map.shards) != (datastore, shards):
+                raise ProtectData(
+                    f"the clusters hold datastore {shard_map.datastore!r} with {shard_map.shards} shards; opened as {datastore!r} with {shards} shards"
+                )
+            self._cluster_of = [self._named(cluster) for cluster in shard_map.by_shard()]
+            for name, cluster in self.clusters.items():
+                cluster.hold(shard_map.shards_of(name))
+        except BaseException:
+            self.close()
+            raise
+        self._state = ClusterState(next(iter(self.clusters.values())))
+
+    def _newest_map(self) -> ShardMap:
+        found, reasons = [], []
+        for cluster in self.clusters.values():
+            try:
+                cluster.role()
+                shard_map, _ = cluster.read(lambda engine: read_map(engine.state))
+            except StorageUnavailable as error:
+                reasons.append(str(error))
+                continue
+            if shard_map is not None:
+                found.append(shard_map)
+        if not found:
+            raise StorageUnavailable(f"no cluster tells the shard map (entry {MAP_KEY!r}; made by cellfeed cluster init): {'; '.join(reasons)}")
+        return max(found, key=lambda shard_map: shard_map.version)
+
+    def _named(self, name: str) -> Cluster:
+        if (cluster := self.clusters.get(name)) is None:
+            raise ProtectData(f"the shard map names a cluster {name!r}, which the configuration does not; it names {', '.join(self.clusters)}")
+        return cluster
+
+    @property
+    def datastore(self) -> str:
+        return self._datastore
+
+    @property
+    def shards(self) -> int:
+        return self._shards
+
+    @property
+    def state(self) -> StateTable:
+        return self._state
+
+    def commit_group(self, shard: int) -> str:
+        """Cells of shards of the same group may be written in one transaction: the cluster's name."""
+        return self._cluster_of[shard].name
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        groups = self._grouped([(cell.row_key, cell) for cell in cells])
+        if len(groups) == 1:
+            [(cluster, _)] = groups.items()
+            return cluster.put(cells)
+        results: list[PutResult | None] = [None] * len(cells)
+        for cluster, members in groups.items():
+            try:
+                written = cluster.put([cell for _, cell in members])
+            except CellfeedError as error:
+                outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
+                written = [PutResult(outcome, shard_of(cell.row_key, self._shards), error=error) for _, cell in members]
+            for (index, _), result in zip(members, written, strict=True):
+                results[index] = result
+        return [result for result in results if result is not None]
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
+        return self._each([(triple.row_key, triple) for triple in triples], lambda engine, wanted: engine.get(wanted), all_found)
+
+    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+        return self._each([(row_key, (row_key, column)) for row_key, column in keys], lambda engine, wanted: engine.latest(wanted), all_found)
+
+    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+        return self._each([(row_key, row_key) for row_key in row_keys], lambda engine, wanted: engine.row(wanted), all_found)
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        check_shard(shard, self._shards)
+        cluster = self._cluster_of[shard]
+        watermark = cluster.shown(shard)
+        if location + limit > watermark:
+            watermark = cluster.heads()[shard].watermark
+        count = min(limit, watermark - location)
+        if count <= 0:
+            return []
+        # A node that is behind gives nothing of what another one has shown already: the next one is asked then.
+        cells, _ = cluster.read(lambda engine: engine.scan(shard, location, count), self._read_first, bool)
+        return cells
+
+    def locate(self, shard: int, created_at_us: int) -> int:
+        check_shard(shard, self._shards)
+        cluster = self._cluster_of[shard]
+        watermark = cluster.heads()[shard].watermark
+        found, _ = cluster.read(lambda engine: engine.locate(shard, created_at_us))
+        return min(found, watermark)
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
+        clusters = self.clusters.values() if shards is None else {self._cluster_of[check_shard(shard, self._shards)]: None for shard in shards}
+        heads: dict[int, Head] = {}
+        for cluster in clusters:
+            heads.update(cluster.heads())
+        return heads if shards is None else {shard: heads[shard] for shard in shards}
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        check_shard(shard, self._shards)
+        epochs, _ = self._cluster_of[shard].read(lambda engine: engine.leader_epochs(shard))
+        return epochs
+
+    def columns(self) -> list[str]:
+        return sorted({name for cluster in self.clusters.values() for name in cluster.read(lambda engine: engine.columns())[0]}, key=str.encode)
+
+    def change_token(self) -> int:
+        return sum(head.watermark + head.log_start + head.leader_epoch for head in self.heads().values())
+
+    def close(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.close()
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _grouped(self, keyed: Sequence[tuple[bytes, K]]) -> dict[Cluster, list[tuple[int, K]]]:
+        """By cluster: the items, with their indexes."""
+        groups: dict[Cluster, list[tuple[int, K]]] = {}
+        for index, (row_key, item) in enumerate(keyed):
+            groups.setdefault(self._cluster_of[shard_of(row_key, self._shards)], []).append((index, item))
+        return groups
+
+    def _each(self, keyed: Sequence[tuple[bytes, K]], read: Callable[[NodeEngine, list[K]], list[T]], enough: Callable[[list[T]], bool]) -> list[T]:
+        results: dict[int, T] = {}
+        for cluster, members in self._grouped(keyed).items():
+            wanted = [item for _, item in members]
+            values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), Replica.MASTER, enough)  # type: ignore[misc]
+            if stale and not enough(values):
+                # What a minion does not have may still have been acknowledged: "not there" is only the master's to say.
+                raise StorageUnavailable(f"cluster {cluster.name}: its master is away, and what was asked for is not on its minions")
+            for (index, _), value in zip(members, values, strict=True):
+                results[index] = value
+        return [results[index] for index in range(len(keyed))]
+
+
+def all_found(values: Sequence[object]) -> bool:
+    """Whether every key has a cell."""
+    return all(values)
+
+
+class ClusterState:
+    """The state table of a cluster, on its master: leases and offsets must be read where they are written."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def get(self, key: str) -> StateEntry | None:
+        return self._cluster.write(lambda engine, _: engine.state.get(key))
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        return self._cluster.write(lambda engine, _: engine.state.list(prefix))
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        return self._cluster.write(lambda engine, _: engine.state.commit(write, expect))
+
+    def now_us(self) -> int:
+        return self._cluster.write(lambda engine, _: engine.state.now_us())

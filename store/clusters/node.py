@@ -1,0 +1,178 @@
+"""One storage node of a cluster: its connections, its breaker, and a watcher that keeps what it last said of itself.
+
+The watcher is a thread of its own per node with short time-outs, so a node that hangs holds up nobody: whoever needs fresh heads asks all nodes at once
+(:meth:`StorageNode.ask`) and waits for the answers only so long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from store.cells import NewCell, PutResult
+from store.clusters.breaker import Breaker
+from store.clusters.buffer_table import BufferTable
+from store.clusters.roles import Role, read_role
+from store.engines.contract import Engine, Head
+from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
+
+WATCH_TIMEOUT_S: Final = 1.0
+"""Longest wait of the watcher for one answer, in seconds."""
+
+READ_TIMEOUT_S: Final = 3.0
+"""Longest wait of a read for one answer before another node is asked."""
+
+WRITE_TIMEOUT_S: Final = 15.0
+"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is told as such."""
+
+SLOW_S: Final = 0.1
+"""A look that has taken so long already is not waited for any more; what the node said before counts."""
+
+_IDLE_LOOK_S: Final = 0.5
+"""How often a node is looked at that nobody asks about: a promotion by others is noticed within this."""
+
+T = TypeVar("T")
+
+
+class NodeEngine(Engine, Protocol):
+    """The engine of one node. ``leader_epoch``, where given, must be the shards' own, or the put is refused (StaleWriter, nothing written)."""
+
+    def put(self, cells: Sequence[NewCell], leader_epoch: int | None = None) -> list[PutResult]: ...
+
+    @property
+    def buffer(self) -> BufferTable:
+        """Cells of other clusters that wait on this one."""
+        ...
+
+
+OpenNode = Callable[[float], NodeEngine]
+"""Opens a node's storage with a time-out in seconds for each answer. Raises StorageUnavailable while it is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a node said of itself: the role it has heard of, and its own counters."""
+
+    role: Role | None
+    heads: Mapping[int, Head]
+    seen_at_s: float
+
+
+class StorageNode:
+    """See the module. Any number of threads."""
+
+    def __init__(self, name: str, open_node: OpenNode) -> None:
+        self.name = name
+        self.breaker = Breaker()
+        self.view: NodeView | None = None
+        self.why_not: str | None = "not looked at yet"
+        """The last error while the node does not answer; None while it does."""
+        self._open_node = open_node
+        self._engines: dict[float, NodeEngine] = {}
+        self._open_lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._asked = self._begun = self._done = 0
+        self._began_at_s = 0.0
+        self._token: int | None = None
+        self._closed = False
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
+        self._watcher.start()
+
+    # --- calls -----------------------------------------------------------------------------------------------------------
+
+    def call(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
+        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open."""
+        if not self.breaker.allows():
+            raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
+        try:
+            result = what(self._engine(timeout_s))
+        except Unavailable as error:
+            self.breaker.failed()
+            self.why_not = str(error)
+            raise
+        self.breaker.succeeded()
+        return result
+
+    def _engine(self, timeout_s: float) -> NodeEngine:
+        with self._open_lock:
+            if self._closed:
+                raise StorageUnavailable(f"node {self.name} is closed")
+            engine = self._engines.get(timeout_s)
+        if engine is None:
+            opened = self._open_node(timeout_s)
+            with self._open_lock:
+                engine = self._engines.setdefault(timeout_s, opened)
+            if engine is not opened:
+                opened.close()
+        return engine
+
+    # --- watching --------------------------------------------------------------------------------------------------------
+
+    def ask(self) -> int:
+        """Asks for a look that begins from now on; the ticket is for :meth:`wait`."""
+        with self._changed:
+            self._asked = self._begun + 1
+            self._changed.notify_all()
+            return self._asked
+
+    def wait(self, ticket: int) -> None:
+        """Waits until that look is done; not for a node that is slow to answer, or away."""
+
+        def waited_enough() -> bool:
+            slow = self._begun > self._done and time.monotonic() - self._began_at_s > SLOW_S
+            return self._done >= ticket or self._closed or slow or (self.why_not is not None and self.breaker.is_open)
+
+        with self._changed:
+            while not waited_enough():
+                self._changed.wait(SLOW_S)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._asked > self._begun, _IDLE_LOOK_S)
+                if self._closed:
+                    return
+                self._begun = max(self._begun + 1, self._asked)
+                self._began_at_s = time.monotonic()
+            try:
+                if self.breaker.allows():
+                    self._look()
+            finally:
+                with self._changed:
+                    self._done = self._begun
+                    self._changed.notify_all()
+
+    def _look(self) -> None:
+        seen_at_s = time.monotonic()
+        try:
+            engine = self._engine(WATCH_TIMEOUT_S)
+            role = read_role(engine.state)
+            # Every counter only rises, so their sum tells whether anything has changed; reading thousands of them costs more.
+            token = engine.change_token()
+            view = self.view
+            heads = view.heads if view is not None and token == self._token else engine.heads()
+        except Unavailable as error:
+            self.breaker.failed()
+            self.why_not = str(error)
+        except (DataDamaged, ProtectData, CellfeedError) as error:
+            # The node answers, but its storage is not ours or is damaged: it takes no part.
+            self.view = None
+            self.why_not = str(error)
+        else:
+            self._token = token
+            self.view = NodeView(role, heads, seen_at_s)
+            self.breaker.succeeded()
+            self.why_not = None
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._watcher.join()
+        with self._open_lock:
+            engines, self._engines = list(self._engines.values()), {}
+        for engine in engines:
+            engine.close()

@@ -1,0 +1,30 @@
+"""A cluster of MySQL servers as an operator gives it: names, addresses, how they replicate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from store.engines.mysql_connections import MySqlServer
+from store.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class ClusterServers:
+    """``servers``: node name to its server, the first one being the first master. ``semi_sync``: commits wait until a minion has received them."""
+
+    name: str
+    datastore: str
+    shards: int
+    servers: Mapping[str, MySqlServer]
+    semi_sync: bool = True
+
+    def server(self, node: str) -> MySqlServer:
+        if node not in self.servers:
+            raise InvalidRequest(f"cluster {self.name} has no node {node!r}; it has {', '.join(self.servers)}")
+        return self.servers[node]
+
+    @property
+    def meta(self) -> str:
+        """The meta database: the counters, the state and the buffer."""
+        return f"{self.datastore}_meta"

@@ -1,0 +1,104 @@
+"""The buffer table of a cluster on MySQL; see :mod:`store.clusters.buffer_table`.
+
+Values are X'..' literals made here from bytes and numbers; names are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pymysql
+from pymysql.connections import Connection
+
+from store.body_codec import decode_body, encode_bodies
+from store.cells import NewCell
+from store.clusters.buffer_table import BufferCount, BufferedCell
+from store.engines.mysql_connections import MySqlServer, commit_failed, query, run_script
+
+_KEYS_MAX: Final = 500
+"""Keys per statement: keeps the optimiser on the unique key."""
+
+
+class MySqlBuffer:
+    """Buffer rows in the meta database ``meta`` of one server. Raises StorageUnavailable, OutcomeUnknown."""
+
+    def __init__(self, server: MySqlServer, meta: str) -> None:
+        self._server = server
+        self._table = f"{meta}.buffered_cell"
+
+    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
+        rows = [
+            f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
+            for cell, body in zip(cells, encode_bodies([cell.body_json for cell in cells]), strict=True)
+        ]
+        insert = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES {','.join(rows)} ON DUPLICATE KEY UPDATE owner = owner"
+        with self._server.connection() as connection:
+            self._commit(connection, [insert])
+            found = {key: buffer_id for key, buffer_id, _ in self._found(connection, owner, cells)}
+        # A copy may have been removed by the other side between the two statements: then its cell is where it belongs.
+        return [found.get(cell.triple, 0) for cell in cells]
+
+    def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
+        with self._server.connection() as connection:
+            bodies = {key: decode_body(body) for key, _, body in self._found(connection, owner, cells)}
+            same = [bodies.get(cell.triple) == cell.body_json for cell in cells]
+            accepted = [cell for cell, is_same in zip(cells, same, strict=True) if is_same]
+            if accepted:
+                self._commit(connection, [f"UPDATE {self._table} SET accepted = 1 WHERE {condition}" for condition in _conditions(owner, accepted)])
+        return same
+
+    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+        sql = (
+            f"SELECT buffer_id, row_key, column_name, ref_key, body, CAST(UNIX_TIMESTAMP(buffered_at) * 1000000 AS UNSIGNED), accepted FROM {self._table} "
+            f"WHERE owner = X'{owner.encode().hex()}' AND buffer_id > {after_id} AND conflict IS NULL "
+            f"AND buffered_at <= NOW(6) - INTERVAL {int(older_than_s * 1e6)} MICROSECOND ORDER BY buffer_id LIMIT {limit}"
+        )
+        with self._server.connection() as connection:
+            rows = query(connection, sql)
+        return [
+            BufferedCell(int(buffer_id), owner, NewCell(row_key, column.decode(), int(ref_key), decode_body(body)), int(at_us), bool(int(accepted)))
+            for buffer_id, row_key, column, ref_key, body, at_us, accepted in rows
+        ]
+
+    def remove(self, buffer_ids: Sequence[int]) -> None:
+        if buffer_ids:
+            with self._server.connection() as connection:
+                self._commit(connection, [f"DELETE FROM {self._table} WHERE buffer_id IN ({','.join(map(str, buffer_ids))})"])
+
+    def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
+        with self._server.connection() as connection:
+            bodies = {key: (buffer_id, decode_body(body)) for key, buffer_id, body in self._found(connection, owner, cells)}
+            ids = [bodies[cell.triple][0] for cell in cells if bodies.get(cell.triple, (0, b""))[1] == cell.body_json]
+            if ids:
+                self._commit(connection, [f"DELETE FROM {self._table} WHERE accepted = 0 AND buffer_id IN ({','.join(map(str, ids))})"])
+
+    def mark_conflict(self, buffer_id: int, reason: str) -> None:
+        with self._server.connection() as connection:
+            self._commit(connection, [f"UPDATE {self._table} SET conflict = X'{reason[:1000].encode().hex()}' WHERE buffer_id = {buffer_id}"])
+
+    def counts(self) -> list[BufferCount]:
+        sql = (
+            f"SELECT owner, COUNT(*), SUM(accepted), SUM(conflict IS NOT NULL), CAST(UNIX_TIMESTAMP(MIN(buffered_at)) * 1000000 AS UNSIGNED) "
+            f"FROM {self._table} GROUP BY owner ORDER BY owner"
+        )
+        with self._server.connection() as connection:
+            return [BufferCount(owner.decode(), *map(int, rest)) for owner, *rest in query(connection, sql)]
+
+    def _found(self, connection: Connection[Any], owner: str, cells: Sequence[NewCell]) -> Iterator[tuple[Any, int, bytes]]:
+        for condition in _conditions(owner, cells):
+            sql = f"SELECT buffer_id, row_key, column_name, ref_key, body FROM {self._table} WHERE {condition}"
+            for buffer_id, row_key, column, ref_key, body in query(connection, sql):
+                yield (row_key, column.decode(), int(ref_key)), int(buffer_id), body
+
+    def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> None:
+        try:
+            run_script(connection, ["BEGIN", *statements, "COMMIT"])
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise commit_failed(self._server, error) from error
+
+
+def _conditions(owner: str, cells: Sequence[NewCell]) -> Iterator[str]:
+    for start in range(0, len(cells), _KEYS_MAX):
+        keys = ",".join(f"(X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key})" for cell in cells[start : start + _KEYS_MAX])
+        yield f"owner = X'{owner.encode().hex()}' AND (row_key, column_name, ref_key) IN ({keys})"

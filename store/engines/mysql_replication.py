@@ -1,0 +1,170 @@
+"""Replication between MariaDB servers by GTID: the statements, one function each, on a server given as a :class:`MySqlServer`.
+
+MariaDB only: MySQL says the same in other words (``CHANGE REPLICATION SOURCE``), and is refused where it comes to these.
+Source: MariaDB's documentation of GTIDs, ``CHANGE MASTER TO`` and semi-synchronous replication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from store.engines.mysql_connections import MySqlServer, query
+from store.errors import ProtectData, StorageUnavailable
+
+HEARTBEAT_S: Final = 0.5
+"""A master with nothing to send says so this often; a minion that hears nothing for ``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""
+
+NET_TIMEOUT_S: Final = 2
+CONNECT_RETRY_S: Final = 1
+
+APPLY_TIMEOUT_S: Final = 30.0
+"""Longest wait for a minion to apply what it has received."""
+
+SEMI_SYNC_TIMEOUT_MS: Final = 3_600_000
+"""How long a semi-synchronous commit waits for a minion before it is acknowledged without: longer than any caller waits, so never (see docs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gtid:
+    """A position in the one replication domain that is used: ``domain-server-sequence``. Sequences only rise along a history."""
+
+    text: str
+
+    @property
+    def sequence(self) -> int:
+        """0 for the empty position."""
+        return max((int(part.split("-")[2]) for part in self.text.split(",") if part), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class MinionStatus:
+    """What SHOW SLAVE STATUS tells of a minion; ``io_running`` is Yes, Connecting or No."""
+
+    master_host: str
+    master_port: int
+    io_running: str
+    sql_running: bool
+    error: str
+    received: Gtid
+
+
+def check_mariadb(server: MySqlServer) -> None:
+    """Raises ProtectData for anything but MariaDB."""
+    [(version,)] = _rows(server, "SELECT VERSION()")
+    if "MariaDB" not in version:
+        raise ProtectData(f"{server} is MySQL {version}: clusters are made and promoted on MariaDB; one such server alone is well")
+
+
+def position(server: MySqlServer) -> Gtid:
+    """What the server has: written by itself or applied."""
+    [(text,)] = _rows(server, "SELECT @@GLOBAL.gtid_current_pos")
+    return Gtid(text)
+
+
+def minion_status(server: MySqlServer) -> MinionStatus | None:
+    """None when the server follows nobody."""
+    with server.connection() as connection, connection.cursor(DictCursor) as cursor:
+        cursor.execute("SHOW SLAVE STATUS")
+        told = cursor.fetchone()
+    if not told:
+        return None
+    error = told["Last_IO_Error"] or told["Last_SQL_Error"]
+    received = Gtid(told["Gtid_IO_Pos"])
+    return MinionStatus(told["Master_Host"], int(told["Master_Port"]), told["Slave_IO_Running"], told["Slave_SQL_Running"] == "Yes", error, received)
+
+
+def is_read_only(server: MySqlServer) -> bool:
+    [(read_only,)] = _rows(server, "SELECT @@GLOBAL.read_only")
+    return bool(int(read_only))
+
+
+def set_read_only(server: MySqlServer, read_only: bool) -> None:
+    _run(server, f"SET GLOBAL read_only = {int(read_only)}")
+
+
+def fence(server: MySqlServer) -> None:
+    """No commit after this: read-only, and every other client's connection is cut, so that no transaction under way ends well."""
+    with server.connection() as connection:
+        query(connection, "SET GLOBAL read_only = 1")
+        for thread, command, user in query(connection, "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
+            if command not in ("Binlog Dump", "Daemon") and user != "system user":
+                with suppress(pymysql.err.MySQLError):  # it may have ended by itself
+                    query(connection, f"KILL CONNECTION {int(thread)}")
+
+
+def stop_receiving(server: MySqlServer) -> Gtid:
+    """Ends the minion's receiving and waits until all that it has received is applied. Returns its position. Raises StorageUnavailable."""
+    _run(server, "STOP SLAVE IO_THREAD")
+    status = minion_status(server)
+    if status is not None and status.received.text:
+        [(result,)] = _rows(server, f"SELECT MASTER_GTID_WAIT('{status.received.text}', {APPLY_TIMEOUT_S})")
+        if int(result) != 0:
+            raise StorageUnavailable(f"{server} has not applied what it received within {APPLY_TIMEOUT_S:.0f} s: {status.error or 'it is still at it'}")
+    return position(server)
+
+
+def stop_following(server: MySqlServer) -> None:
+    _run(server, "STOP SLAVE")
+    _run(server, "RESET SLAVE ALL")
+
+
+def follow(server: MySqlServer, master: MySqlServer) -> None:
+    """Makes the server a read-only minion of ``master``, from its own GTID position on. Starting over when it follows somebody already."""
+    _run(server, "STOP SLAVE")
+    set_read_only(server, True)
+    (host, port), address = master.address.replication, master.address
+    user, password = _literal(address.user), _literal(address.password)
+    _run(server, f"SET GLOBAL slave_net_timeout = {NET_TIMEOUT_S}")
+    # Where it goes on is what it has: applied, or written when it was master itself.
+    _run(server, "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
+    _run(
+        server,
+        f"CHANGE MASTER TO MASTER_HOST = {_literal(host)}, MASTER_PORT = {port}, MASTER_USER = {user}, MASTER_PASSWORD = {password}, "
+        f"MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = {CONNECT_RETRY_S}, "
+        f"MASTER_HEARTBEAT_PERIOD = {HEARTBEAT_S}",
+    )
+    _run(server, "START SLAVE")
+
+
+def set_semi_sync(server: MySqlServer, *, master: bool, wanted: bool) -> None:
+    """Semi-synchronous replication as master, or as minion; for the connection of a minion it counts from the next START SLAVE on."""
+    if wanted:
+        _run(server, "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'")
+        _run(server, f"SET GLOBAL rpl_semi_sync_master_timeout = {SEMI_SYNC_TIMEOUT_MS}")
+    _run(server, f"SET GLOBAL rpl_semi_sync_slave_enabled = {int(wanted and not master)}")
+    _run(server, f"SET GLOBAL rpl_semi_sync_master_enabled = {int(wanted and master)}")
+
+
+@contextmanager
+def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
+    """A user lock on every server given: with a majority of a cluster's nodes, only one promotion can hold it. Raises StorageUnavailable when it is taken.
+
+    It ends with its connections, so a promotion that is killed leaves none behind.
+    """
+    with ExitStack() as held:
+        for server in servers:
+            connection = server.open_connection()
+            held.callback(connection.close)
+            [(got,)] = query(connection, f"SELECT GET_LOCK({_literal('cellfeed-promotion-' + name)}, 0)")
+            if got is None or int(got) != 1:
+                raise StorageUnavailable(f"another promotion of {name} is under way ({server} is locked)")
+        yield
+
+
+def _rows(server: MySqlServer, sql: str) -> Any:
+    with server.connection() as connection:
+        return query(connection, sql)
+
+
+def _run(server: MySqlServer, sql: str) -> None:
+    _rows(server, sql)
+
+
+def _literal(text: str) -> str:
+    return f"X'{text.encode().hex()}'" if "'" in text or "\\" in text else f"'{text}'"

@@ -24,6 +24,14 @@ _log = logging.getLogger("cellfeed.supervisor")
 START_TIMEOUT_S: Final = 60.0
 """How long a process may take until it serves."""
 
+RESTART_DELAY_MIN_S: Final = 0.2
+RESTART_DELAY_MAX_S: Final = 30.0
+"""Before a dead process is started again: twice as long each time, so that one that cannot live does not keep a core busy starting it."""
+
+STEADY_S: Final = 60.0
+"""A process that has lived for this long is well again: its next restart waits RESTART_DELAY_MIN_S."""
+
+_LOOK_INTERVAL_S: Final = 0.2
 _LOG_TAIL_CHARACTERS: Final = 1500
 
 Say = Callable[[str], None]
@@ -59,8 +67,8 @@ def start_again(directory: RunDir, name: str) -> ProcessEntry:
     return start_one(directory, name, kinds[name])
 
 
-def start_one(directory: RunDir, name: str, kind: str) -> ProcessEntry:
-    """Starts a process and waits until it says that it serves."""
+def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
+    """Starts a process and waits until it says that it serves. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
     log_path = directory.log(name)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
@@ -72,7 +80,7 @@ def start_one(directory: RunDir, name: str, kind: str) -> ProcessEntry:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     try:
-        ready = _wait_until_ready(directory, name, process)
+        ready = _wait_until_ready(directory, name, process, given_up)
         entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
         directory.record(entry)
     except BaseException:
@@ -83,13 +91,15 @@ def start_one(directory: RunDir, name: str, kind: str) -> ProcessEntry:
     return entry
 
 
-def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[bytes]) -> Ready:
+def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[bytes], given_up: Callable[[], bool]) -> Ready:
     log_path = directory.log(name)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         ready = directory.ready(name)
         if ready is not None and ready.pid == process.pid:
             return ready
+        if given_up():
+            raise Unavailable(f"{name} was told to end before it served")
         if process.poll() is not None or time.monotonic() > deadline_s:
             tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
             raise Unavailable(f"{name} did not start; the end of {log_path}:\n{tail}")
@@ -106,8 +116,10 @@ def stop_all(directory: RunDir, say: Say) -> None:
 
 
 def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
-    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it."""
+    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it: at once the first
+    time, after a growing delay when they die again or do not start."""
     down: set[str] = set()
+    restarts: dict[str, _Restarts] = {}
     while not stopping():
         _reap()
         for entry in directory.processes():
@@ -117,11 +129,29 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
             elif entry.name not in down:
                 down.add(entry.name)
                 say(f"{entry.name} (pid {entry.pid}) has died; its log is {entry.log}")
-                if config.restart:
-                    _restart(directory, entry, say)
-                else:
+                if not config.restart:
                     say(f"bring it back with: cellfeed start --run-dir {directory.path} {entry.name}")
-        time.sleep(0.2)
+            if not alive and config.restart and restarts.setdefault(entry.name, _Restarts()).is_due(time.monotonic()):
+                _restart(directory, entry, say, stopping)
+                restarts[entry.name].tried(time.monotonic())
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+class _Restarts:
+    """When one process may be started again. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._last_s = -STEADY_S
+        self._delay_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        if now_s - self._last_s >= self._delay_s + STEADY_S:
+            self._delay_s = 0.0
+        return now_s - self._last_s >= self._delay_s
+
+    def tried(self, now_s: float) -> None:
+        self._last_s = now_s
+        self._delay_s = min(max(2 * self._delay_s, RESTART_DELAY_MIN_S), RESTART_DELAY_MAX_S)
 
 
 def stop_instance(directory: RunDir, say: Say) -> None:
@@ -135,9 +165,9 @@ def stop_instance(directory: RunDir, say: Say) -> None:
     stop_all(directory, say)
 
 
-def _restart(directory: RunDir, entry: ProcessEntry, say: Say) -> None:
+def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]) -> None:
     try:
-        started = start_one(directory, entry.name, entry.kind)
+        started = start_one(directory, entry.name, entry.kind, stopping)
     except Unavailable as error:
         say(str(error))
     else:

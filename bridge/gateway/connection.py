@@ -77,6 +77,7 @@ class Connection:
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
         self._requests: asyncio.Queue[_Request] = asyncio.Queue(REQUESTS_IN_FLIGHT_MAX - 1)
         self._answering = False
+        self._is_deaf = False
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
@@ -96,7 +97,18 @@ class Connection:
             for half in halves:
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
-            self._writer.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        """Gives the peer SEND_TIMEOUT_S to take what was answered; then the socket goes with what is unsent, which would be kept for ever otherwise."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(0 if self._is_deaf else SEND_TIMEOUT_S):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._writer.transport.abort()
 
     # --- in --------------------------------------------------------------------------------------------------------------
 
@@ -143,8 +155,12 @@ class Connection:
             request = await self._requests.get()
             self._answering = True
             self._writer.writelines(await self._answer(request))
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                await self._writer.drain()
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._writer.drain()
+            except TimeoutError:
+                self._is_deaf = True
+                raise
             self._answering = not self._requests.empty()
 
     async def _answer(self, request: _Request) -> list[bytes]:

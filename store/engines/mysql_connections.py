@@ -173,7 +173,9 @@ def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
     try:
         connection.query(";".join(statements))
         answered = 1
-        while connection.next_result():
+        # An answer per statement, whatever it says of affected rows: the last one is the COMMIT's.
+        for _ in statements[1:]:
+            connection.next_result()
             answered += 1
     except pymysql.err.MySQLError as error:
         # Codes from 2000 to 2999 are the client's own: the connection was lost, and nobody knows which statements ran.

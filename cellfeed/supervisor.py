@@ -29,7 +29,7 @@ RESTART_DELAY_MAX_S: Final = 30.0
 """Before a dead process is started again: twice as long each time, so that one that cannot live does not keep a core busy starting it."""
 
 STEADY_S: Final = 60.0
-"""A process that has lived for this long is well again: its next restart waits RESTART_DELAY_MIN_S."""
+"""A process that has lived for this long is well again: its next restart comes at once, as the first one did."""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _LOG_TAIL_CHARACTERS: Final = 1500
@@ -168,8 +168,8 @@ def stop_instance(directory: RunDir, say: Say) -> None:
 def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]) -> None:
     try:
         started = start_one(directory, entry.name, entry.kind, stopping)
-    except Unavailable as error:
-        say(str(error))
+    except (Unavailable, OSError) as error:
+        say(f"{entry.name} is not started again yet: {error}")
     else:
         say(f"{entry.name} started again (pid {started.pid})")
 

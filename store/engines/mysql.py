@@ -45,16 +45,31 @@ _FRAMED: Final = (
 
 
 class MySqlEngine:
-    """See the module. The engine closes ``server``. Raises ProtectData for storage of another shape (E13)."""
+    """See the module. The engine closes ``server``. ``create``: makes the databases where they are missing, for the shards ``held`` (all, when not given).
 
-    def __init__(self, server: MySqlServer, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
+    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is not set.
+    """
+
+    def __init__(
+        self,
+        server: MySqlServer,
+        datastore: str,
+        shards: int,
+        *,
+        create: bool = False,
+        held: Sequence[int] | None = None,
+        codec: int = DEFAULT_CODEC,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
         self._meta = f"{datastore}_meta"
         self._server = server
         try:
-            self._create_or_check()
+            if create:
+                self._create(range(shards) if held is None else held)
+            self._check()
         except BaseException:
             self._server.close()
             raise
@@ -204,7 +219,7 @@ class MySqlEngine:
         # The joined value was cut at its limit (rows of tens of kilobytes): plain rows, then.
         return self._select(connection, shard, f"added_id >= {location} ORDER BY added_id LIMIT {limit}")
 
-    def _create_or_check(self) -> None:
+    def _create(self, held: Sequence[int]) -> None:
         text = resources.files("store.engines").joinpath("mysql_schema.sql").read_text()
         _, meta, shard = text.split("\n-- meta\n")[0], *text.split("\n-- meta\n")[1].split("\n-- shard\n")
         with self._server.connection() as connection:
@@ -212,19 +227,25 @@ class MySqlEngine:
                 query(connection, statement)
             rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
             if not rows:
-                for number in range(self._shards):
+                for number in held:
                     for statement in filter(str.strip, shard.format(shard=self._database(number)).split(";")):
                         query(connection, statement)
-                numbers = range(self._shards)
                 query(connection, "BEGIN")
                 query(connection, f"INSERT IGNORE INTO {self._meta}.state_revision VALUES (1, 0)")
-                query(connection, f"INSERT IGNORE INTO {self._meta}.shard_counter (shard) VALUES {','.join(f'({n})' for n in numbers)}")
-                query(connection, f"INSERT IGNORE INTO {self._meta}.leader_epoch VALUES {','.join(f'({n},0,0)' for n in numbers)}")
+                query(connection, f"INSERT IGNORE INTO {self._meta}.shard_counter (shard) VALUES {','.join(f'({n})' for n in held)}")
+                query(connection, f"INSERT IGNORE INTO {self._meta}.leader_epoch VALUES {','.join(f'({n},0,0)' for n in held)}")
                 # The last row written: storage without it is storage that was not finished, and is finished by whoever opens it next.
                 name = self._datastore.encode().hex()
                 query(connection, f"INSERT IGNORE INTO {self._meta}.datastore VALUES (1, X'{name}', {self._shards}, {SCHEMA_VERSION})")
                 query(connection, "COMMIT")
-                rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
+
+    def _check(self) -> None:
+        with self._server.connection() as connection:
+            if not query(connection, f"SHOW DATABASES LIKE '{self._meta}'"):
+                raise ProtectData(f"{self._server} holds no datastore {self._datastore!r}: `cellfeed cluster init` makes it")
+            rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
+        if not rows:
+            raise ProtectData(f"{self._server}: datastore {self._datastore!r} was not made completely: run `cellfeed cluster init` again")
         found = (rows[0][0].decode(), int(rows[0][1]), int(rows[0][2]))
         if found != (self._datastore, self._shards, SCHEMA_VERSION):
             raise ProtectData(

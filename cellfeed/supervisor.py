@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+
+import psutil
 
 from cellfeed.config import Config, load_config, process_names, write_config
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
@@ -158,10 +160,13 @@ def stop_instance(directory: RunDir, say: Say) -> None:
     """Ends an instance from outside: through its supervisor, or process by process where there is none any more."""
     pid = directory.supervisor_pid()
     if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
-        while directory.supervisor_pid() is not None and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):
+            supervisor = psutil.Process(pid)
+            supervisor.terminate()
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
+            # Until the process itself is gone: it gives its lock back a moment before.
+            while supervisor.is_running() and supervisor.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline_s:
+                time.sleep(0.05)
     stop_all(directory, say)
 
 

@@ -49,7 +49,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) ->
     def open_one(datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD) -> Engine:
         engine: Engine
         if url is not None:
-            engine = MySqlEngine(MySqlServer(url), datastore, shards, codec=codec, clock_us=clock)
+            engine = MySqlEngine(MySqlServer(url), datastore, shards, create=True, codec=codec, clock_us=clock)
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
         opened.append(engine)

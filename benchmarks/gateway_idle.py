@@ -30,18 +30,18 @@ READY_TIMEOUT_S = 120.0
 MEBIBYTE = 1 << 20
 
 
-def figures(consumers: int = CONSUMERS, clients: int = CLIENTS, seconds: float = SECONDS, cells: int = CELLS) -> Iterator[Figure]:
+def figures(consumers: int = CONSUMERS, clients: int = CLIENTS, seconds: float = SECONDS, cells: int = CELLS, settle_s: float = SETTLE_S) -> Iterator[Figure]:
     """Measures; see the module."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
         fill(directory, cells)
         gateway = running.enter_context(Gateway(directory))
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         rss_alone, cpu_alone = _watched(gateway, seconds)
         each = consumers // clients
         processes = [running.enter_context(Process(_wait, bootstrap=gateway.bootstrap, consumers=each, cells=cells)) for _ in range(clients)]
         for process in processes:
             process.told(READY_TIMEOUT_S)
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         rss, cpu = _watched(gateway, seconds)
     case = f"{each * clients} consumers"
     yield Figure("gateway-idle memory, 0 consumers", rss_alone / MEBIBYTE, "MiB")

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from benchmarks import Figure, at_most
 from benchmarks._processes import Gateway, Process, Worker
@@ -79,9 +79,9 @@ def _run(seconds: float) -> list[_Passage]:
         Process(_consume, bootstrap=gateway.bootstrap, records=len(cells) + 1) as consumer,
         Client(worker.url, "trips") as client,
     ):
-        consumer.told()
-        # Connections are made and the follower's address is known to the worker before the clock runs.
+        # Connections are made, and the worker has looked up whom to wake, before the clock runs.
         client.put_cell(cells[0][0], "WARM_UP", 1, {})
+        consumer.told()
         time.sleep(1)
         sent = _put_evenly(client, cells)
         received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
@@ -124,25 +124,25 @@ def _put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, floa
 
 
 def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """Tells when it is ready, then when it received each record's key. The warm-up's key is a trip's too: that trip's own record comes later and stands."""
+    """Tells when it reads, then when it received each record, by key.
+
+    It begins at the beginning, so that nothing depends on when its first fetch comes. The warm-up has the first trip's key, whose own record comes later.
+    """
     consumer = Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "put-to-consumer", "enable.auto.commit": False})
     partitions = list(consumer.list_topics("trips", timeout=ARRIVAL_TIMEOUT_S).topics["trips"].partitions)
-    consumer.assign([TopicPartition("trips", partition, OFFSET_END) for partition in partitions])
-    for partition in partitions:
-        consumer.get_watermark_offsets(TopicPartition("trips", partition), timeout=ARRIVAL_TIMEOUT_S)
-    consumer.poll(1.0)
-    connection.send("ready")
+    consumer.assign([TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions])
     received: dict[str, float] = {}
-    taken = 0
-    while taken < settings["records"] and not stop.is_set():
-        message = consumer.poll(1.0)
-        if message is None:
+    for taken in range(settings["records"]):
+        while (message := consumer.poll(0.5)) is None and not stop.is_set():
             continue
         now = time.monotonic()
+        if message is None:
+            return
         if message.error():
             raise RuntimeError(str(message.error()))
         received[bytes(message.key() or b"").decode()] = now
-        taken += 1
+        if taken == 0:
+            connection.send("warmed up")
     connection.send(received)
     consumer.close()
 

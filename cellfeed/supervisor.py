@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+
+import psutil
 
 from cellfeed.config import Config, load_config, process_names, write_config
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
@@ -29,7 +31,7 @@ RESTART_DELAY_MAX_S: Final = 30.0
 """Before a dead process is started again: twice as long each time, so that one that cannot live does not keep a core busy starting it."""
 
 STEADY_S: Final = 60.0
-"""A process that has lived for this long is well again: its next restart waits RESTART_DELAY_MIN_S."""
+"""A process that has lived for this long is well again: its next restart comes at once, as the first one did."""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _LOG_TAIL_CHARACTERS: Final = 1500
@@ -158,18 +160,21 @@ def stop_instance(directory: RunDir, say: Say) -> None:
     """Ends an instance from outside: through its supervisor, or process by process where there is none any more."""
     pid = directory.supervisor_pid()
     if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
-        while directory.supervisor_pid() is not None and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):
+            supervisor = psutil.Process(pid)
+            supervisor.terminate()
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
+            # Until the process itself is gone: it gives its lock back a moment before.
+            while supervisor.is_running() and supervisor.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline_s:
+                time.sleep(0.05)
     stop_all(directory, say)
 
 
 def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]) -> None:
     try:
         started = start_one(directory, entry.name, entry.kind, stopping)
-    except Unavailable as error:
-        say(str(error))
+    except (Unavailable, OSError) as error:
+        say(f"{entry.name} is not started again yet: {error}")
     else:
         say(f"{entry.name} started again (pid {started.pid})")
 

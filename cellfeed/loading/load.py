@@ -135,12 +135,13 @@ def put_cells_of_lines(cells: Iterable[LineCell], store: CellStore, on_progress:
     """Puts a stream of cells in batches of ``LOAD_BATCH_CELLS``, in order, and counts what became of each."""
     report = LoadReport()
     for batch in _batches(iter(cells)):
-        to_put = [(line.line, line.cell) for line in batch if line.cell is not None]
+        results = iter(store.put_cells([line.cell for line in batch if line.cell is not None]))
         for line in batch:
-            if line.error is not None:
+            if line.cell is None:
                 report.add(line.line, Outcome.FAILED, line.error)
-        for (number, _), result in zip(to_put, store.put_cells([cell for _, cell in to_put]), strict=True):
-            report.add(number, result.outcome, result.error)
+            else:
+                result = next(results)
+                report.add(line.line, result.outcome, result.error)
         report.read_bytes = batch[-1].read_bytes
         if on_progress:
             on_progress(report)

@@ -115,9 +115,9 @@ def _promote(cluster: ClusterServers, role: Role, to: str | None, give_up: Colle
     if to == role.master:
         raise ProtectData(f"{to} is the master of cluster {cluster.name} already")
     candidates = [name for name in cluster.servers if name != role.master and name not in give_up]
+    _check_following(cluster, role, candidates)
     for name in candidates:
         check_mariadb(cluster.servers[name])
-    _check_following(cluster, role, candidates)
     done = Promotion(cluster.name, "", role.epoch + 1, role.master, fenced=False, gave_up=sorted(give_up))
     done.fenced = _fence(cluster, role)
     failpoint("promote.after_fence")

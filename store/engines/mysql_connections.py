@@ -66,6 +66,9 @@ def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
     return MySqlAddress(parts.hostname, port, unquote(parts.username or "root"), unquote(parts.password or ""), (reached.hostname, replication_port))
 
 
+_LOST: Final = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST}
+
+
 class MySqlServer:
     """One server's connections. ``timeout_s``: longest wait for one answer, in seconds."""
 
@@ -91,6 +94,9 @@ class MySqlServer:
                 with suppress(Exception):
                     connection.close()
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
+                    if error_code(error) in _LOST:
+                        # Those kept from before the server went, or cut its clients off, are dead as well.
+                        self._drop_idle()
                     raise StorageUnavailable(f"{self}: {_told(error)}") from error
                 raise
             else:
@@ -101,10 +107,16 @@ class MySqlServer:
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
-            for connection in self._idle:
-                with suppress(Exception):
-                    connection.close()
-            self._idle.clear()
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return
+            with suppress(Exception):
+                connection.close()
 
     def _take(self) -> Connection[Any]:
         try:

@@ -121,6 +121,26 @@ class MariaDB:
             else:
                 return
 
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT; nothing when it does not run."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+
+    def sql(self, *statements: str) -> list[tuple[object, ...]]:
+        """Runs statements as root; the rows of the last one."""
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)

@@ -1,0 +1,118 @@
+"""``cluster init``: bare servers become one master and its minions, with the datastore's schema, a role and the shard map.
+
+Steps, each of which may be run again after a kill:
+
+    1. every server is checked; one that holds other databases is refused, unless they are this datastore's and it has no role yet
+    2. the minions follow the first server, semi-synchronous where asked for; bare servers forget the history of their installation first
+    3. the schema is made on the master, and replicates
+    4. the shard map, then the role, are written on the master: from then on the cluster is there
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from store.clusters.roles import Role, read_role, write_role
+from store.clusters.shard_map import ShardMap, write_map
+from store.clusters.storage import ClusterServers
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_replication import check_mariadb, follow, minion_status, set_read_only, set_semi_sync
+from store.engines.mysql_state import MySqlState
+from store.errors import ProtectData
+from store.failpoints import declare, failpoint
+
+declare("cluster.init.after_follow", "cluster.init.after_schema", "cluster.init.after_map")
+
+_log = logging.getLogger("cellfeed.clusters")
+_OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+
+@dataclass(frozen=True)
+class Initialised:
+    """What ``init_cluster`` came to. ``was_there``: the cluster had been made before, and was left as it is."""
+
+    cluster: str
+    master: str
+    minions: list[str]
+    was_there: bool
+
+
+def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
+    """See the module. Raises ProtectData for servers that hold something else, StorageUnavailable for one that does not answer."""
+    master_name, *minion_names = cluster.servers
+    master = cluster.server(master_name)
+    for server in cluster.servers.values():
+        check_mariadb(server)
+    shards = shard_map.shards_of(cluster.name)
+    roles = {name: _role(cluster, server) for name, server in cluster.servers.items()}
+    if found := [role for role in roles.values() if role is not None]:
+        role = max(found, key=lambda each: each.epoch)
+        if role.cluster != cluster.name:
+            raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
+        return Initialised(cluster.name, role.master, role.minions, was_there=True)
+    for name in minion_names:
+        _follow(cluster, name, master)
+    failpoint("cluster.init.after_follow")
+    set_read_only(master, False)
+    MySqlEngine(MySqlServer(master.address), cluster.datastore, cluster.shards, held=shards, create=True).close()
+    failpoint("cluster.init.after_schema")
+    state = MySqlState(master, cluster.meta)
+    write_map({cluster.name: state}, shard_map)
+    failpoint("cluster.init.after_map")
+    # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
+    set_semi_sync(master, master=True, wanted=cluster.semi_sync and bool(minion_names))
+    write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names)))
+    _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
+    return Initialised(cluster.name, master_name, minion_names, was_there=False)
+
+
+def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
+    server = cluster.server(name)
+    status = minion_status(server)
+    if status is not None and (status.master_host, status.master_port) == master.address.replication and not status.error:
+        return  # by an earlier run
+    if status is not None:
+        raise ProtectData(f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL there first if that is over")
+    for each in (server, master):
+        if foreign := _databases(each) - _OF_THE_SERVER - _of_the_datastore(cluster, each):
+            raise ProtectData(f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made of servers that hold nothing else")
+    if _databases(server) & _of_the_datastore(cluster, server):
+        raise ProtectData(f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the master with `cellfeed cluster rejoin` instead")
+    # Both are bare: what installing them wrote is no history to share, and would stand in the way of the master's.
+    if not _databases(master) & _of_the_datastore(cluster, master) and not _has_minions(master):
+        _reset_history(master)
+    _reset_history(server)
+    set_semi_sync(server, master=False, wanted=cluster.semi_sync)
+    follow(server, master)
+
+
+def _reset_history(server: MySqlServer) -> None:
+    with server.connection() as connection:
+        query(connection, "RESET MASTER")
+        query(connection, "SET GLOBAL gtid_slave_pos = ''")
+
+
+def _has_minions(master: MySqlServer) -> bool:
+    with master.connection() as connection:
+        return any(command == "Binlog Dump" for (command,) in query(connection, "SELECT COMMAND FROM information_schema.PROCESSLIST"))
+
+
+def _role(cluster: ClusterServers, server: MySqlServer) -> Role | None:
+    if cluster.meta not in _databases(server):
+        return None
+    with server.connection() as connection:
+        tables = {table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")}
+    return read_role(MySqlState(server, cluster.meta)) if "state_entry" in tables else None
+
+
+def _databases(server: MySqlServer) -> set[str]:
+    with server.connection() as connection:
+        return {name for (name,) in query(connection, "SHOW DATABASES")}
+
+
+def _of_the_datastore(cluster: ClusterServers, server: MySqlServer) -> set[str]:
+    prefix = f"{cluster.datastore}_"
+    return {name for name in _databases(server) if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())}

@@ -1,0 +1,257 @@
+"""A real cluster of one master and two minions: init, reads, the watermark, fail-over of reads, promotion, the old master's return."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import UUID, uuid5
+
+import pytest
+
+from store.cells import NewCell, Outcome, new_cell
+from store.clusters.cluster import Watermark
+from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import cluster_role, promote
+from store.clusters.init import init_cluster
+from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix
+from store.clusters.shard_map import even_map
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.errors import ProtectData, StorageUnavailable
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(120)]
+
+NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")
+SETTLE_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[MariaDB]]:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    with bare_servers(3) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
+    made = make_cluster("c1", servers)
+    yield made
+    for server in made.admin.servers.values():
+        server.close()
+    made.bare()
+
+
+@pytest.fixture
+def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
+    opened = open_engine(cluster)
+    yield opened
+    opened.close()
+
+
+def open_engine(cluster: TestCluster, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
+    return ClusteredEngine(DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=watermark)
+
+
+def cells(numbers: range) -> list[NewCell]:
+    return [new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in numbers]
+
+
+def log(engine: ClusteredEngine) -> dict[int, list[tuple[int, bytes, bytes]]]:
+    return {shard: [(c.added_id, c.row_key, c.body) for c in engine.scan(shard, 0, 10_000)] for shard in range(SHARDS)}
+
+
+def eventually(done: Callable[[], bool], what: str, timeout_s: float = SETTLE_S) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+def checksums(cluster: TestCluster, node: str) -> list[object]:
+    tables = [f"trips_{shard:04d}.cell" for shard in range(SHARDS)] + ["trips_meta.shard_counter", "trips_meta.leader_epoch", "trips_meta.state_entry"]
+    return [checksum for _, checksum in cluster.servers[node].sql(f"CHECKSUM TABLE {', '.join(tables)}")]
+
+
+def shown(engine: ClusteredEngine) -> int:
+    return sum(head.watermark for head in engine.heads().values())
+
+
+def put_until_stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
+    deadline_s = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            results = engine.put(wanted)
+        except StorageUnavailable:
+            assert time.monotonic() < deadline_s, "no writes in time"
+            time.sleep(0.05)
+        else:
+            assert {result.outcome for result in results} <= {Outcome.STORED, Outcome.EXISTS}
+            return
+
+
+def test_three_bare_servers_become_a_cluster_and_doing_it_again_changes_nothing(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    results = engine.put(cells(range(100)))
+    assert {result.outcome for result in results} == {Outcome.STORED}
+    again = init_cluster(cluster.admin, even_map(DATASTORE, SHARDS, ["c1"]))
+    assert (again.master, again.minions, again.was_there) == ("a", ["b", "c"], True)
+    eventually(lambda: shown(engine) == 100, "all cells on a minion")
+    rows = {name: server.sql("CHECKSUM TABLE trips_0000.cell, trips_0001.cell, trips_meta.shard_counter") for name, server in cluster.servers.items()}
+    eventually(
+        lambda: rows["a"] == cluster.servers["c"].sql("CHECKSUM TABLE trips_0000.cell, trips_0001.cell, trips_meta.shard_counter"), "the minion is a copy"
+    )
+
+
+def test_servers_that_hold_something_else_are_not_made_a_cluster(servers: list[MariaDB]) -> None:
+    servers[1].sql("CREATE DATABASE somebody_elses")
+    try:
+        with pytest.raises(ProtectData, match="somebody_elses"):
+            make_cluster("c1", servers)
+    finally:
+        servers[1].sql("DROP DATABASE somebody_elses")
+
+
+def test_a_cell_is_shown_only_when_a_minion_has_it(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(20)))
+    eventually(lambda: shown(engine) == 20, "replicated")
+    # Without its SQL thread a minion receives (so semi-synchronous commits go on) but applies nothing.
+    for name in "bc":
+        cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
+    results = engine.put(cells(range(20, 40)))
+    assert {result.outcome for result in results} == {Outcome.STORED}
+    time.sleep(0.3)
+    assert shown(engine) == 20
+    assert sum(len(cells) for cells in log(engine).values()) == 20
+    with_committed = open_engine(cluster, Watermark.COMMITTED)
+    assert shown(with_committed) == 40
+    with_committed.close()
+    cluster.servers["b"].sql("START SLAVE SQL_THREAD")
+    eventually(lambda: shown(engine) == 40, "one minion is enough")
+    cluster.servers["c"].sql("START SLAVE SQL_THREAD")
+
+
+def test_the_watermark_never_falls_when_the_minion_that_was_ahead_dies(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    cluster.servers["c"].sql("STOP SLAVE SQL_THREAD")
+    engine.put(cells(range(30)))
+    eventually(lambda: shown(engine) == 30, "the other minion has all")
+    before = {shard: head.watermark for shard, head in engine.heads().items()}
+    pid = cluster.servers["b"].process
+    cluster.servers["b"].kill()
+    assert pid is not None
+    assert pid.returncode is not None
+    for _ in range(20):
+        assert {shard: head.watermark for shard, head in engine.heads().items()} == before
+        time.sleep(0.02)
+    assert sum(len(cells) for cells in log(engine).values()) == 30
+
+
+def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_told(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    written = cells(range(50))
+    engine.put(written)
+    eventually(lambda: shown(engine) == 50, "replicated")
+    before = log(engine)
+    cluster.servers["a"].kill()
+    found = engine.get([cell.triple for cell in written])
+    assert [located.cell.body for located in found if located] == [located.cell.body for located in found]
+    assert log(engine) == before
+    with pytest.raises(StorageUnavailable, match="not on its minions"):
+        engine.get([new_cell(uuid5(NAMESPACE, "never put"), "BASE", 1, {}).triple])
+    with pytest.raises(StorageUnavailable):
+        engine.put(cells(range(50, 51)))
+
+
+def test_a_paused_master_holds_up_no_read_for_long(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(10)))
+    eventually(lambda: shown(engine) == 10, "replicated")
+    cluster.servers["a"].pause()
+    started_s = time.monotonic()
+    assert sum(len(found) for found in log(engine).values()) == 10
+    assert time.monotonic() - started_s < 15, "one read time-out for the first, none for those after it"
+    cluster.servers["a"].resume()
+
+
+def test_a_planned_promotion_loses_nothing_and_ids_go_on(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(40)))
+    done = promote(cluster.admin)
+    assert (done.old_master, done.epoch, done.fenced) == ("a", 1, True)
+    put_until_stored(engine, cells(range(40, 80)))
+    eventually(lambda: shown(engine) == 80, "the other minion follows")
+    heads = engine.heads()
+    assert {head.leader_epoch for head in heads.values()} == {1}
+    assert [engine.leader_epochs(shard)[0] for shard in range(SHARDS)] == [(0, 0)] * SHARDS
+    assert sum(first for shard in range(SHARDS) for epoch, first in engine.leader_epochs(shard) if epoch == 1) == 40
+    ids = {shard: [added_id for added_id, _, _ in found] for shard, found in log(engine).items()}
+    assert ids == {shard: list(range(len(found))) for shard, found in ids.items()}
+    with pytest.raises(StorageUnavailable, match="read-only"):
+        MySqlEngine(MySqlServer(cluster.servers["a"].url), DATASTORE, SHARDS).put(cells(range(80, 81)), 0)
+
+
+def test_kill_9_of_the_master_then_promotion_keeps_every_acknowledged_cell(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    acknowledged = cells(range(60))
+    for cell in acknowledged:
+        engine.put([cell])
+    cluster.servers["a"].kill()
+    done = promote(cluster.admin)
+    assert not done.fenced
+    put_until_stored(engine, cells(range(60, 70)))
+    assert all(engine.get([cell.triple for cell in acknowledged]))
+    # The old master comes back: what it had was on the minions, so it follows.
+    cluster.servers["a"].start()
+    role, _ = cluster_role(cluster.admin)
+    assert is_prefix(cluster.admin, "a", role)
+    follow_again(cluster.admin, "a")
+    eventually(lambda: cluster.servers["a"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(70,)], "it caught up")
+
+
+def test_two_promotions_in_a_row_and_back(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    for number, (node, epoch) in enumerate([("b", 1), ("c", 2), ("a", 3)]):
+        put_until_stored(engine, cells(range(number * 10, number * 10 + 10)))
+        role, _ = cluster_role(cluster.admin)
+        done = promote(cluster.admin, node)
+        assert (done.master, done.epoch) == (node, epoch)
+        follow_again(cluster.admin, role.master)
+    put_until_stored(engine, cells(range(30, 40)))
+    eventually(lambda: shown(engine) == 40, "all shown")
+
+
+def test_a_minion_that_does_not_answer_is_given_up_only_by_name(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(10)))
+    cluster.servers["c"].kill()
+    with pytest.raises(ProtectData, match="c does not answer"):
+        promote(cluster.admin)
+    assert promote(cluster.admin, give_up=["c"]).master == "b"
+
+
+def test_an_old_master_with_cells_of_its_own_is_refused_and_nothing_of_it_is_lost_or_shown_under_taken_ids(servers: list[MariaDB]) -> None:
+    cluster = make_cluster("c1", servers, semi_sync=False)
+    engine = open_engine(cluster)
+    try:
+        engine.put(cells(range(20)))
+        eventually(lambda: shown(engine) == 20, "replicated")
+        for name in "bc":
+            cluster.servers[name].sql("STOP SLAVE IO_THREAD")
+        lost_tail = cells(range(20, 30))
+        assert {result.outcome for result in engine.put(lost_tail)} == {Outcome.STORED}
+        cluster.servers["a"].kill()
+        promote(cluster.admin)
+        put_until_stored(engine, cells(range(100, 110)))
+        cluster.servers["a"].start()
+        with pytest.raises(ProtectData, match="never replicated"):
+            follow_again(cluster.admin, "a")
+        role, _ = cluster_role(cluster.admin)
+        extra = [cell for _, cell in extra_cells(cluster.admin, "a", role)]
+        assert sorted(cell.row_key for cell in extra) == sorted(cell.row_key for cell in lost_tail)
+        put_until_stored(engine, lost_tail)
+        assert clone(cluster.admin, "a") > 0
+        eventually(lambda: cluster.servers["a"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(40,)], "the copy follows")
+        put_until_stored(engine, cells(range(200, 205)))
+        eventually(lambda: shown(engine) == 45, "all shown")
+        eventually(lambda: checksums(cluster, "a") == checksums(cluster, role.master), "the same on both")
+    finally:
+        engine.close()
+        for server in cluster.admin.servers.values():
+            server.close()
+        cluster.bare()

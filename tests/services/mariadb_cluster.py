@@ -1,0 +1,79 @@
+"""Clusters of real MariaDB servers for tests: a master and two minions, started from copies of one prepared data directory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.clusters.init import init_cluster
+from store.clusters.node import OpenNode
+from store.clusters.shard_map import ShardMap, even_map
+from store.clusters.storage import ClusterServers
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+
+DATASTORE = "trips"
+SHARDS = 4
+
+
+@dataclass
+class TestCluster:
+    """Three servers, made a cluster. ``servers``: by node name."""
+
+    __test__ = False
+    name: str
+    servers: dict[str, MariaDB]
+    admin: ClusterServers
+
+    def openers(self) -> dict[str, OpenNode]:
+        """How each node is opened, for a :class:`store.clusters.engine.ClusteredEngine`."""
+        return {name: node_opener(server.url) for name, server in self.servers.items()}
+
+    def bare(self) -> None:
+        """Back to servers that hold nothing and follow nobody, all running."""
+        for server in self.servers.values():
+            server.resume()
+            if not server.is_running():
+                server.start()
+        for server in self.servers.values():
+            server.sql("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0", "SET GLOBAL rpl_semi_sync_master_enabled = 0")
+            local_mariadb.drop_all_databases(server)
+            server.sql("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
+
+
+def node_opener(url: str) -> OpenNode:
+    return lambda timeout_s: MySqlEngine(MySqlServer(url, timeout_s), DATASTORE, SHARDS)
+
+
+@contextmanager
+def bare_servers(count: int, options: tuple[str, ...] = ()) -> Iterator[list[MariaDB]]:
+    """So many started servers without any database. Removed, data and all, at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
+    directory.chmod(0o755)
+    servers: list[MariaDB] = []
+    try:
+        prepared = local_mariadb.prepared_data_directory(directory)
+        for number in range(1, count + 1):
+            server = local_mariadb.new_server(prepared, directory / f"node-{number}", number, options)
+            servers.append(server)
+            server.start()
+        yield servers
+    finally:
+        for server in servers:
+            server.resume()
+            server.kill()
+        shutil.rmtree(directory)
+
+
+def make_cluster(name: str, servers: list[MariaDB], shard_map: ShardMap | None = None, *, semi_sync: bool = True) -> TestCluster:
+    """``cluster init`` over bare servers; nodes are called a, b, c …"""
+    named = dict(zip("abcdefgh", servers, strict=False))
+    admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in named.items()}, semi_sync=semi_sync)
+    init_cluster(admin, shard_map or even_map(DATASTORE, SHARDS, [name]))
+    return TestCluster(name, named, admin)

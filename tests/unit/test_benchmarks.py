@@ -1,0 +1,70 @@
+"""Benchmarks are found by name, their figures stand beside their limits, and each runs: here at a size that measures nothing."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+
+import pytest
+
+import benchmarks
+from benchmarks import Figure, at_least, at_most, benchmark_names, encoding, gateway_idle, gateway_read, put_http, put_to_consumer
+from benchmarks.__main__ import main
+
+SMALL = {
+    "encoding": lambda: encoding.figures(runs=1),
+    "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
+    "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
+    "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
+    "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
+}
+
+
+def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None:
+    modules = {module.name.replace("_", "-") for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_")}
+    assert set(benchmark_names()) == modules == set(SMALL)
+    assert all(len(about) > 20 for about in benchmark_names().values())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
+    figures = list(SMALL[name]())
+    names = [figure.name for figure in figures]
+    assert names
+    assert len(set(names)) == len(names)
+    assert all(each.startswith(f"{name} ") for each in names)
+    assert all(figure.unit for figure in figures)
+    assert all({"name", "figure", "unit", "beside", "beside_figure", "ratio"} <= json.loads(json.dumps(figure.as_json())).keys() for figure in figures)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_needs_no_arguments(name: str) -> None:
+    module = __import__(f"benchmarks.{name.replace('-', '_')}", fromlist=["figures"])
+    assert all(parameter.default is not parameter.empty for parameter in inspect.signature(module.figures).parameters.values())
+
+
+def test_a_ratio_compares_with_the_peer_and_else_with_the_limit() -> None:
+    assert Figure("x", 50.0, "ms", "peer", 200.0, at_most(100)).ratio == 0.25
+    assert Figure("x", 50.0, "ms", limit=at_most(100)).ratio == 0.5
+    assert Figure("x", 50.0, "ms").ratio is None
+
+
+@pytest.mark.parametrize(("limit", "within"), [(at_least(50), True), (at_least(51), False), (at_most(50), True), (at_most(49), False)])
+def test_a_figure_knows_whether_it_is_within_its_limit(limit: benchmarks.Limit, within: bool) -> None:
+    assert Figure("x", 50.0, "ms", limit=limit).within_limit is within
+
+
+def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nothing-such"]) == 2
+    assert "put-http" in capsys.readouterr().err
+
+
+def test_the_command_prints_each_figure_with_limit_and_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = [Figure("put-http batch", 30_000.0, "cells/s", "a peer", 60_000.0, at_least(40_000))]
+    monkeypatch.setattr("benchmarks.__main__.run_benchmark", lambda _name: iter(figures))
+    assert main(["put_http"]) == 0
+    [_, line, _] = capsys.readouterr().out.splitlines()
+    assert all(text in line for text in ("put-http batch", "30,000.00", "cells/s", "≥ 40,000", "0.500", "a peer: 60,000.00", "BEYOND LIMIT"))
+    assert main(["put_http", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limit"] == 40_000

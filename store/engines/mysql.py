@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from importlib import resources
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -19,13 +18,13 @@ from store.clusters.buffer_table import BufferTable
 from store.engines.contract import Head, LocatedCell, StateTable
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
-from store.errors import DataDamaged, ProtectData
+from store.errors import DataDamaged
 from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
-SCHEMA_VERSION: Final = 1
 _SCAN_STEP: Final = 2_000
 """Rows in one framed answer: its 64 MB (``group_concat_max_len``) hold them at 32 kB each; larger ones are fetched row by row."""
 
@@ -47,7 +46,7 @@ _FRAMED: Final = (
 class MySqlEngine:
     """See the module. The engine closes ``server``. ``create``: makes the databases where they are missing, for the shards ``held`` (all, when not given).
 
-    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is not set.
+    Raises ProtectData for storage of another shape (E13), or where there is none and ``create`` is not set, and for a server that would lose cells.
     """
 
     def __init__(
@@ -64,12 +63,13 @@ class MySqlEngine:
         self._datastore = datastore
         self._shards = check_shard_count(shards)
         self._codec = codec
-        self._meta = f"{datastore}_meta"
+        layout = Layout(datastore, shards, held)
+        self._meta, self._database = layout.meta, layout.database
         self._server = server
         try:
             if create:
-                self._create(range(shards) if held is None else held)
-            self._check()
+                migrate(server, layout, create=True)
+            check_schema(server, layout)
         except BaseException:
             self._server.close()
             raise
@@ -200,9 +200,6 @@ class MySqlEngine:
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 
-    def _database(self, shard: int) -> str:
-        return f"{self._datastore}_{shard:04d}"
-
     def _by_shard(self, keyed: Sequence[tuple[bytes, Triple]]) -> dict[int, list[Triple]]:
         grouped: dict[int, list[Triple]] = {}
         for shard, (_, triple) in zip(shards_of([row_key for row_key, _ in keyed], self._shards), keyed, strict=True):
@@ -222,40 +219,6 @@ class MySqlEngine:
             return cells
         # The joined value was cut at its limit (rows of tens of kilobytes): plain rows, then.
         return self._select(connection, shard, f"added_id >= {location} ORDER BY added_id LIMIT {limit}")
-
-    def _create(self, held: Sequence[int]) -> None:
-        text = resources.files("store.engines").joinpath("mysql_schema.sql").read_text()
-        _, meta, shard = text.split("\n-- meta\n")[0], *text.split("\n-- meta\n")[1].split("\n-- shard\n")
-        with self._server.connection() as connection:
-            for statement in filter(str.strip, meta.format(meta=self._meta).split(";")):
-                query(connection, statement)
-            rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
-            if not rows:
-                for number in held:
-                    for statement in filter(str.strip, shard.format(shard=self._database(number)).split(";")):
-                        query(connection, statement)
-                query(connection, "BEGIN")
-                query(connection, f"INSERT IGNORE INTO {self._meta}.state_revision VALUES (1, 0)")
-                query(connection, f"INSERT IGNORE INTO {self._meta}.shard_counter (shard) VALUES {','.join(f'({n})' for n in held)}")
-                query(connection, f"INSERT IGNORE INTO {self._meta}.leader_epoch VALUES {','.join(f'({n},0,0)' for n in held)}")
-                # The last row written: storage without it is storage that was not finished, and is finished by whoever opens it next.
-                name = self._datastore.encode().hex()
-                query(connection, f"INSERT IGNORE INTO {self._meta}.datastore VALUES (1, X'{name}', {self._shards}, {SCHEMA_VERSION})")
-                query(connection, "COMMIT")
-
-    def _check(self) -> None:
-        with self._server.connection() as connection:
-            if not query(connection, f"SHOW DATABASES LIKE '{self._meta}'"):
-                raise ProtectData(f"{self._server} holds no datastore {self._datastore!r}: `cellfeed cluster init` makes it")
-            rows = query(connection, f"SELECT name, shards, schema_version FROM {self._meta}.datastore")
-        if not rows:
-            raise ProtectData(f"{self._server}: datastore {self._datastore!r} was not made completely: run `cellfeed cluster init` again")
-        found = (rows[0][0].decode(), int(rows[0][1]), int(rows[0][2]))
-        if found != (self._datastore, self._shards, SCHEMA_VERSION):
-            raise ProtectData(
-                f"{self._server} holds datastore {found[0]!r} with {found[1]} shards in schema version {found[2]}; opened as {self._datastore!r} with "
-                f"{self._shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
-            )
 
 
 def _unframe(frames: bytes) -> list[StoredCell]:

@@ -1,4 +1,4 @@
-"""The calls of a datastore (:mod:`store.api`): one suite, in process and over HTTP."""
+"""The calls of a datastore (:mod:`store.api`): one suite, in process and over HTTP, over both engines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from store.api import CellStore
 from store.cells import Outcome
 from store.client import Client
 from store.datastore import Datastore
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
 from store.errors import (
     BodyTooLarge,
     CellConflict,
@@ -26,12 +28,19 @@ from store.errors import (
     UnknownShard,
 )
 from store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
+from tests.services import local_mariadb
 from tests.worker_thread import worker_thread
 
 
-@pytest.fixture(scope="module")
-def datastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path_factory.mktemp("store"), "trips", 16) as opened:
+@pytest.fixture(scope="module", params=["sqlite", "mysql"])
+def datastore(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
+    if request.param == "mysql":
+        server = request.getfixturevalue("mariadb_server")
+        local_mariadb.drop_all_databases(server)
+        opened = Datastore(MySqlEngine(MySqlServer(server.url), "trips", 16, create=True))
+    else:
+        opened = Datastore.open_embedded(tmp_path_factory.mktemp("store"), "trips", 16)
+    with opened:
         yield opened
 
 
@@ -42,9 +51,11 @@ def client(datastore: Datastore) -> Iterator[Client]:
 
 
 @pytest.fixture(params=["in process", "over HTTP"])
-def store(request: pytest.FixtureRequest) -> CellStore:
-    given: CellStore = request.getfixturevalue("datastore" if request.param == "in process" else "client")
-    return given
+def store(request: pytest.FixtureRequest, datastore: Datastore) -> CellStore:
+    if request.param == "in process":
+        return datastore
+    client: CellStore = request.getfixturevalue("client")
+    return client
 
 
 @pytest.fixture

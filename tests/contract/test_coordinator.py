@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Barrier
 
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
+from store.engines.contract import StateTable
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_state import SqliteState
 from store.errors import StaleWriter
 
@@ -32,12 +36,20 @@ def time() -> Time:
     return Time()
 
 
-@pytest.fixture(params=["store"])
-def coordinator(request: pytest.FixtureRequest, tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
-    state = SqliteState(tmp_path / "state.sqlite3")
+@pytest.fixture(params=["sqlite", "mysql"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable]:
+    with ExitStack() as opened:
+        if request.param == "mysql":
+            engine = opened.enter_context(closing(MySqlEngine(MySqlServer(request.getfixturevalue("empty_mariadb").url), "trips", 1, create=True)))
+            yield engine.state
+        else:
+            yield opened.enter_context(closing(SqliteState(tmp_path / "state.sqlite3")))
+
+
+@pytest.fixture
+def coordinator(state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     monkeypatch.setattr(state, "now_us", lambda: time.now_us)
-    yield StoreCoordinator(state)
-    state.close()
+    return StoreCoordinator(state)
 
 
 def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator: Coordinator, time: Time) -> None:

@@ -13,16 +13,21 @@ from uuid import UUID
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from store.body_codec import decode_body
 from store.cells import NewCell, Outcome, StoredCell, Triple, new_cell
+from store.engines.contract import Engine
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from store.sharding import shard_of
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
-PUT_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith("sqlite.put."))
+PUT_FAILPOINTS = sorted({name.split(".put.")[1] for name in FAILPOINTS if ".put." in name and name.startswith(("sqlite.", "mysql."))})
 
 CELLS = st.builds(
     lambda row, column, ref_key, n: new_cell(UUID(int=row), column, ref_key, {"n": n}),
@@ -35,22 +40,27 @@ CALLS = st.lists(CELLS, min_size=1, max_size=8)
 
 
 class EngineMachine(RuleBasedStateMachine):
+    """``kind`` is the engine as its failpoints name it; a subclass opens it."""
+
+    kind: str
+
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-model-"))
         self.log: list[list[NewCell]] = [[] for _ in range(SHARDS)]
         self.place: dict[Triple, tuple[int, int]] = {}
         self.shown: list[int] = [0] * SHARDS
 
+    def open_engine(self) -> Engine:
+        raise NotImplementedError
+
     @initialize()
     def open(self) -> None:
-        self.engine = SqliteEngine(self.directory, "trips", SHARDS)
+        self.engine = self.open_engine()
 
     def teardown(self) -> None:
         clear_failpoints()
         if hasattr(self, "engine"):
             self.engine.close()
-        shutil.rmtree(self.directory)
 
     def append(self, cell: NewCell) -> tuple[int, int]:
         shard = shard_of(cell.row_key, SHARDS)
@@ -72,8 +82,11 @@ class EngineMachine(RuleBasedStateMachine):
             else:
                 assert result.outcome is Outcome.CONFLICT
 
-    @rule(cells=CALLS, failpoint=st.sampled_from(PUT_FAILPOINTS))
-    def crash_in_put(self, cells: list[NewCell], failpoint: str) -> None:
+    @rule(cells=CALLS, place=st.sampled_from(PUT_FAILPOINTS))
+    def crash_in_put(self, cells: list[NewCell], place: str) -> None:
+        failpoint = f"{self.kind}.put.{place}"
+        if failpoint not in FAILPOINTS:
+            return
         set_failpoint(failpoint, "raise")
         try:
             self.engine.put(cells)
@@ -84,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
         clear_failpoints()
         self.engine.close()
         self.open()
-        if failpoint == "sqlite.put.after_commit":
+        if place == "after_commit":
             for cell in cells:
                 if cell.triple not in self.place:
                     self.append(cell)
@@ -138,5 +151,35 @@ class EngineMachine(RuleBasedStateMachine):
         return cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)
 
 
-EngineMachine.TestCase.settings = settings(stateful_step_count=30)
-TestEngineModel = EngineMachine.TestCase
+class SqliteMachine(EngineMachine):
+    kind = "sqlite"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-model-"))
+
+    def open_engine(self) -> Engine:
+        return SqliteEngine(self.directory, "trips", SHARDS)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.directory)
+
+
+def test_the_sqlite_engine_does_what_the_model_does() -> None:
+    run_state_machine_as_test(SqliteMachine, settings=settings(stateful_step_count=30))
+
+
+def test_the_mysql_engine_does_what_the_model_does(empty_mariadb: MariaDB) -> None:
+    class MySqlMachine(EngineMachine):
+        kind = "mysql"
+
+        def open_engine(self) -> Engine:
+            return MySqlEngine(MySqlServer(empty_mariadb.url), "trips", SHARDS, create=True)
+
+        def teardown(self) -> None:
+            super().teardown()
+            local_mariadb.drop_all_databases(empty_mariadb)
+
+    # Every example makes its tables anew on a real server.
+    run_state_machine_as_test(MySqlMachine, settings=settings(stateful_step_count=30, max_examples=10))

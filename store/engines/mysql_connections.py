@@ -96,7 +96,7 @@ class MySqlServer:
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
                     if error_code(error) in _LOST:
                         # Those kept from before the server went, or cut its clients off, are dead as well.
-                        self._drop_idle()
+                        self.drop_idle()
                     raise StorageUnavailable(f"{self}: {_told(error)}") from error
                 raise
             else:
@@ -107,9 +107,10 @@ class MySqlServer:
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
-            self._drop_idle()
+            self.drop_idle()
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Closes the connections that are kept; the next calls make new ones."""
         while True:
             try:
                 connection = self._idle.pop()

@@ -16,6 +16,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from store.datastore import check_datastore_name
+from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
 from store.limits import SHARDS_MAX
 
@@ -23,12 +24,39 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
 
 
+class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A storage node: ``url`` is ``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the other nodes reach it otherwise."""
+
+    name: ProcessName
+    url: str
+    replication: str | None = None
+
+
+class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """Storage nodes of one cluster, the first being the first master. ``shards``: those it holds when it is made (``0-2047``), evenly divided without.
+
+    ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: who promotes a minion when the master is gone.
+    """
+
+    name: ProcessName
+    nodes: Annotated[list[NodeConfig], Meta(min_length=1, max_length=8)]
+    shards: str | None = None
+    semi_sync: bool = True
+    failover: Literal["manual", "automatic"] = "manual"
+
+
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made."""
+    """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made. With ``clusters`` the
+    cells are in MariaDB: ``watermark`` says what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
+    ``buffer_copies`` on how many other clusters a put is buffered."""
 
     name: str = "trips"
     shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
     directory: str = "store"
+    clusters: list[ClusterConfig] = []
+    watermark: Literal["replicated", "committed"] = "replicated"
+    log_reads: Literal["master", "minion"] = "master"
+    buffer_copies: Annotated[int, Meta(ge=0, le=7)] = 1
 
 
 class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -106,6 +134,16 @@ def load_config(path: Path | None) -> Config:
 def check_config(config: Config) -> Config:
     """What no type says: names are unique, hosts are loopback."""
     check_datastore_name(config.datastore.name)
+    nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)
+    clusters = Counter(cluster.name for cluster in config.datastore.clusters)
+    if repeated := [name for name, count in (clusters + nodes).items() if count > 1]:
+        raise InvalidRequest(f"config: the name {repeated[0]!r} is given twice among clusters and nodes")
+    for cluster in config.datastore.clusters:
+        for node in cluster.nodes:
+            try:
+                parse_mysql_url(node.url, node.replication)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"config: node {node.name}: {error}") from None
     counts = Counter(name for name, _ in process_names(config))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
@@ -144,4 +182,5 @@ def check_loopback(name: str, host: str) -> None:
 
 def write_config(config: Config, path: Path) -> None:
     """Writes the configuration in force, defaults included."""
+    path.touch(mode=0o600)  # it may hold passwords
     path.write_text(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))

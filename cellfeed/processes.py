@@ -14,9 +14,11 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.server import GatewayConfig, run_gateway
 from bridge.triggers.program import load_program
 from bridge.triggers.worker import run_trigger_worker
+from cellfeed import storage
 from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, load_config, process_names, trigger_process_names
 from cellfeed.run_dir import RunDir
 from consumers.warehouse.loader import FlushPolicy, LoaderProgress, run_warehouse_loader
+from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.errors import NotFound
 from store.server.worker import run_worker
@@ -46,12 +48,14 @@ def run_process(run_dir: Path, name: str) -> None:
 
 def open_datastore(directory: RunDir, config: Config) -> Datastore:
     """The instance's datastore, in process."""
-    return Datastore.open_embedded(directory.inside(config.datastore.directory), config.datastore.name, config.datastore.shards)
+    return storage.open_datastore(config, directory.path)
 
 
 def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
     port = directory.kept_port(worker.name, "http", worker.port)
     with open_datastore(directory, config) as datastore:
+        if isinstance(datastore.engine, ClusteredEngine):
+            datastore.engine.drain.start()
         run_worker(datastore, worker.host, port, stop=stop, on_started=lambda bound: directory.say_ready(worker.name, {"http": bound}))
 
 

@@ -58,7 +58,8 @@ class StoredCell(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as readers see it. ``shard`` and ``added_id`` are its place in the log (Kafka partition and offset)."""
+    """A cell as readers see it. ``shard`` and ``added_id`` are its place in the log (Kafka partition and offset). ``stale``: it is the latest that a minion
+    knows, read while the master was away; a later one may be missing."""
 
     row_key: UUID
     column_name: str
@@ -67,6 +68,7 @@ class Cell:
     shard: int
     added_id: int
     created_at: datetime
+    stale: bool = False
 
     @cached_property
     def body(self) -> dict[str, Any]:

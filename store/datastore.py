@@ -33,7 +33,7 @@ from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
-from store.writer import GroupCommitWriter
+from store.writers import Writers
 
 
 class Datastore:
@@ -42,7 +42,7 @@ class Datastore:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._poker = Poker(engine.state)
-        self._writer = GroupCommitWriter(engine, self._poker.poke)
+        self._writers = Writers(engine, self._poker.poke)
 
     @classmethod
     def open_embedded(cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC) -> Datastore:
@@ -72,12 +72,16 @@ class Datastore:
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         checked: list[NewCell | PutResult] = [_checked(item, self.shards) for item in cells]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]
-        written = iter(put_in_batches(accepted, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards)))
+        written = iter(self.put_new_cells(accepted))
         return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
 
+    def put_new_cells(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        """As :meth:`put_cells`, for cells that were checked before."""
+        return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
+
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
-        """Queues checked cells for the next group commit without waiting; see :meth:`store.writer.GroupCommitWriter.submit`."""
-        return self._writer.submit(cells)
+        """Queues checked cells for the next group commit without waiting; see :meth:`store.writers.Writers.submit`."""
+        return self._writers.submit(cells)
 
     def _await(self, answer: Future[list[PutResult]]) -> list[PutResult]:
         try:
@@ -111,7 +115,7 @@ class Datastore:
     def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]:
         check_key_count(row_keys)
         rows = self.engine.row([check_row_key(row_key) for row_key in row_keys])
-        return [{found.cell.column_name: cell_from_stored(found.shard, found.cell) for found in row} for row in rows]
+        return [{found.cell.column_name: cell_from_stored(found.shard, found.cell, stale=found.stale) for found in row} for row in rows]
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         check_shard(shard_no, self.shards)
@@ -140,7 +144,7 @@ class Datastore:
 
     def close(self) -> None:
         """Writes what was submitted, then closes the storage."""
-        self._writer.close()
+        self._writers.close()
         self._poker.close()
         self.engine.close()
 
@@ -151,7 +155,7 @@ class Datastore:
         self.close()
 
 
-def cell_from_stored(shard: int, stored: StoredCell) -> Cell:
+def cell_from_stored(shard: int, stored: StoredCell, *, stale: bool = False) -> Cell:
     """The cell of a log entry, its body decompressed. Raises DataDamaged."""
     return Cell(
         row_key=UUID(bytes=stored.row_key),
@@ -161,6 +165,7 @@ def cell_from_stored(shard: int, stored: StoredCell) -> Cell:
         shard=shard,
         added_id=stored.added_id,
         created_at=moment(stored.created_at_us),
+        stale=stale,
     )
 
 
@@ -205,4 +210,4 @@ def _checked(item: object, shards: int) -> NewCell | PutResult:
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:
-    return cell_from_stored(found.shard, found.cell) if found else None
+    return cell_from_stored(found.shard, found.cell, stale=found.stale) if found else None

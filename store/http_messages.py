@@ -73,8 +73,8 @@ class PutResultsMessage(msgspec.Struct):
     results: list[PutResultMessage]
 
 
-class CellMessage(msgspec.Struct):
-    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC."""
+class CellMessage(msgspec.Struct, omit_defaults=True):
+    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC. ``stale``: read from a minion, a later one may be missing."""
 
     row_key: UUID
     column_name: str
@@ -83,6 +83,7 @@ class CellMessage(msgspec.Struct):
     shard: int
     added_id: int
     created_at: datetime
+    stale: bool = False
 
 
 class CellsMessage(msgspec.Struct):
@@ -181,12 +182,21 @@ class ShardsCellsMessage(msgspec.Struct):
 
 def cell_message(cell: Cell) -> CellMessage:
     """A cell as it goes over the wire in JSON."""
-    return CellMessage(cell.row_key, cell.column_name, cell.ref_key, msgspec.Raw(cell.body_json), cell.shard, cell.added_id, cell.created_at)
+    return CellMessage(cell.row_key, cell.column_name, cell.ref_key, msgspec.Raw(cell.body_json), cell.shard, cell.added_id, cell.created_at, cell.stale)
 
 
 def cell_of(message: CellMessage) -> Cell:
     """The cell of a message. Its body is canonical JSON already: a worker sends what is stored."""
-    return Cell(message.row_key, message.column_name, message.ref_key, bytes(message.body), message.shard, message.added_id, message.created_at)
+    return Cell(
+        message.row_key,
+        message.column_name,
+        message.ref_key,
+        bytes(message.body),
+        message.shard,
+        message.added_id,
+        message.created_at,
+        message.stale,
+    )
 
 
 def shard_cells_message(piece: ShardCells) -> ShardCellsMessage:

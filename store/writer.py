@@ -30,16 +30,16 @@ class _Call(NamedTuple):
 
 
 class GroupCommitWriter:
-    """One thread that owns the puts of this process to one engine. ``on_commit`` is called after each commit, on that thread."""
+    """One thread that owns the puts of this process to one commit group of an engine. ``on_commit`` is called after each commit, on that thread."""
 
-    def __init__(self, engine: Engine, on_commit: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, on_commit: Callable[[], None], group: str = "") -> None:
         self._engine = engine
         self._on_commit = on_commit
         self._waiting: deque[_Call] = deque()
         self._waiting_cells = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"writer-{engine.datastore}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"writer-{group or engine.datastore}", daemon=True)
         self._thread.start()
 
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:

@@ -38,6 +38,7 @@ def cell_as_json(cell: Cell) -> dict[str, Any]:
         "ref_key": cell.ref_key,
         "created_at": cell.created_at.isoformat(),
         "body": cell.body,
+        **({"stale": True} if cell.stale else {}),
     }
 
 
@@ -47,7 +48,11 @@ def print_cell(cell: Cell, as_json: bool) -> None:
         print_json(cell_as_json(cell))
     else:
         place = f"{cell.shard}/{cell.added_id}"
-        console.print(f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}", markup=False, highlight=False)
+        console.print(
+            f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}{'  (stale: the master is away)' if cell.stale else ''}",
+            markup=False,
+            highlight=False,
+        )
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
+from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Replica, Watermark
 from store.clusters.node import NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
@@ -22,7 +23,8 @@ K = TypeVar("K")
 
 
 class ClusteredEngine:
-    """See the module. ``nodes``: cluster name to node name to how the node is opened. ``read_first``: where reads go that may go anywhere.
+    """See the module. ``nodes``: cluster name to node name to how the node is opened. ``read_first``: where reads of logs go first. ``copies``: on how many
+    other clusters a put is buffered first.
 
     Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable otherwise, ProtectData when it is another datastore's.
     """
@@ -35,11 +37,16 @@ class ClusteredEngine:
         *,
         watermark: Watermark = Watermark.REPLICATED,
         read_first: Replica = Replica.MASTER,
+        copies: int = 0,
     ) -> None:
         self._datastore, self._shards, self._read_first = datastore, shards, read_first
         self.clusters = {
             name: Cluster(name, [StorageNode(node, open_node) for node, open_node in members.items()], [], watermark) for name, members in nodes.items()
         }
+        tables = {name: buffer_of(cluster) for name, cluster in self.clusters.items()}
+        self._buffered = BufferedWriter(self.clusters, tables, self._shard_of, copies) if copies and len(self.clusters) > 1 else None
+        self.drain = BufferDrain(self.clusters, tables, self._shard_of)
+        """The job that empties the buffers; a process that should do it starts it."""
         try:
             shard_map = self._newest_map()
             if (shard_map.datastore, shard_map.shards) != (datastore, shards):
@@ -96,11 +103,11 @@ class ClusteredEngine:
         groups = self._grouped([(cell.row_key, cell) for cell in cells])
         if len(groups) == 1:
             [(cluster, _)] = groups.items()
-            return cluster.put(cells)
+            return self._put(cluster, cells)
         results: list[PutResult | None] = [None] * len(cells)
         for cluster, members in groups.items():
             try:
-                written = cluster.put([cell for _, cell in members])
+                written = self._put(cluster, [cell for _, cell in members])
             except CellfeedError as error:
                 outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
                 written = [PutResult(outcome, shard_of(cell.row_key, self._shards), error=error) for _, cell in members]
@@ -108,16 +115,32 @@ class ClusteredEngine:
                 results[index] = result
         return [result for result in results if result is not None]
 
+    def _put(self, cluster: Cluster, cells: Sequence[NewCell]) -> list[PutResult]:
+        return self._buffered.put(cluster, cells) if self._buffered else cluster.put(cells)
+
+    def _shard_of(self, cell: NewCell) -> int:
+        return shard_of(cell.row_key, self._shards)
+
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
         return self._each([(triple.row_key, triple) for triple in triples], lambda engine, wanted: engine.get(wanted), all_found)
 
     def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
-        return self._each([(row_key, (row_key, column)) for row_key, column in keys], lambda engine, wanted: engine.latest(wanted), all_found)
+        return self._each(
+            [(row_key, (row_key, column)) for row_key, column in keys],
+            lambda engine, wanted: engine.latest(wanted),
+            all_found,
+            lambda found: found and found._replace(stale=True),
+        )
 
     def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
-        return self._each([(row_key, row_key) for row_key in row_keys], lambda engine, wanted: engine.row(wanted), all_found)
+        return self._each(
+            [(row_key, row_key) for row_key in row_keys],
+            lambda engine, wanted: engine.row(wanted),
+            all_found,
+            lambda found: [each._replace(stale=True) for each in found],
+        )
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
@@ -158,6 +181,7 @@ class ClusteredEngine:
         return sum(head.watermark + head.log_start + head.leader_epoch for head in self.heads().values())
 
     def close(self) -> None:
+        self.drain.close()
         for cluster in self.clusters.values():
             cluster.close()
 
@@ -170,7 +194,13 @@ class ClusteredEngine:
             groups.setdefault(self._cluster_of[shard_of(row_key, self._shards)], []).append((index, item))
         return groups
 
-    def _each(self, keyed: Sequence[tuple[bytes, K]], read: Callable[[NodeEngine, list[K]], list[T]], enough: Callable[[list[T]], bool]) -> list[T]:
+    def _each(
+        self,
+        keyed: Sequence[tuple[bytes, K]],
+        read: Callable[[NodeEngine, list[K]], list[T]],
+        enough: Callable[[list[T]], bool],
+        as_stale: Callable[[T], T] = lambda found: found,
+    ) -> list[T]:
         results: dict[int, T] = {}
         for cluster, members in self._grouped(keyed).items():
             wanted = [item for _, item in members]
@@ -179,7 +209,7 @@ class ClusteredEngine:
                 # What a minion does not have may still have been acknowledged: "not there" is only the master's to say.
                 raise StorageUnavailable(f"cluster {cluster.name}: its master is away, and what was asked for is not on its minions")
             for (index, _), value in zip(members, values, strict=True):
-                results[index] = value
+                results[index] = as_stale(value) if stale else value
         return [results[index] for index in range(len(keyed))]
 
 

@@ -1,7 +1,7 @@
 """What a storage engine promises. Every engine passes ``tests/contract/test_engine.py``, which cites these numbers.
 
 Writing
-    E1  ``put`` writes its new cells in one transaction, all or none, across all their shards.
+    E1  ``put`` writes its new cells of a commit group in one transaction, all or none, across all their shards.
     E2  New cells of a shard get the next added_ids in the order given: gapless from 0, in commit order. The counter row is locked before
         anything is read and held to the commit, also against other processes on the same storage.
     E3  A triple is stored once. Again with the same body: ``exists`` with the first added_id; with another: ``conflict``. Neither uses up an id,
@@ -44,10 +44,11 @@ class Head(NamedTuple):
 
 
 class LocatedCell(NamedTuple):
-    """A cell found by key, and the shard whose log it is in."""
+    """A cell found by key, and the shard whose log it is in. ``stale``: it came from a minion while the master was away; a later one may be missing."""
 
     shard: int
     cell: StoredCell
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,10 @@ class Engine(Protocol):
 
     @property
     def state(self) -> StateTable: ...
+
+    def commit_group(self, shard: int) -> str:
+        """Shards of the same group are written in one transaction. An engine on one storage has one group; one over several clusters has one for each."""
+        ...
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """Outcome per cell, in order: stored, exists or conflict. E1–E6."""

@@ -89,6 +89,10 @@ class MySqlEngine:
     def state(self) -> StateTable:
         return self._state
 
+    def commit_group(self, shard: int) -> str:
+        check_shard(shard, self._shards)
+        return ""
+
     @property
     def buffer(self) -> BufferTable:
         """Cells of other clusters that wait here (design §2.8)."""

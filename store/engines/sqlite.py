@@ -73,6 +73,10 @@ class SqliteEngine:
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
+    def commit_group(self, shard: int) -> str:
+        check_shard(shard, self._shards)
+        return ""
+
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
         bodies = encode_bodies([cell.body_json for cell in cells], self._codec)

@@ -1,0 +1,172 @@
+"""cluster init, migrate, status, promote, rejoin, buffer: what the operator of MariaDB clusters does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cellfeed import storage
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.config import Config, load_config
+from cellfeed.run_dir import RunDir
+from store.body_codec import decode_body
+from store.cells import NewCell, Outcome
+from store.clusters.failover import cluster_role, promote
+from store.clusters.init import init_cluster
+from store.clusters.rejoin import clone, extra_buffered, extra_cells, follow_again, is_prefix
+from store.clusters.storage import ClusterServers
+from store.datastore import Datastore
+from store.errors import InvalidRequest, ProtectData, StorageUnavailable
+
+app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the run directory's when left out.")]
+ClusterArgument = Annotated[str, typer.Argument(help="A cluster's name in the configuration.")]
+
+_EXTRA_SHOWN = 20
+
+
+@app.command("init")
+def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Make clusters of the bare servers that the configuration names. Doing it again changes nothing."""
+    checked = _config(config, run_dir)
+    shard_map = storage.shard_map(checked)
+    for cluster in checked.datastore.clusters:
+        done = init_cluster(storage.cluster_servers(checked, cluster.name), shard_map)
+        told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there}
+        minions = f", {' and '.join(done.minions)} follow" if done.minions else ", no minion"
+        _done(as_json, told, f"{done.cluster}: {done.master} is master{minions}{' (as before)' if done.was_there else ''}")
+
+
+@app.command("status")
+def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show each cluster's master, minions, epochs, watermarks and buffers."""
+    with _opened(_config(config, run_dir)) as datastore:
+        told = storage.clusters_status(datastore)
+    if as_json:
+        print_json(told)
+        return
+    for cluster in told["clusters"]:
+        console.print(f"cluster {cluster['name']}: epoch {cluster['epoch']}, {cluster['shards']} shards", highlight=False)
+        if cluster["error"]:
+            console.print(f"  {cluster['error']}", highlight=False)
+        table = Table("node", "role", "cells", "behind", "", box=None)
+        for node in cluster["nodes"]:
+            table.add_row(node["name"], node["role"], str(node["cells"]), str(node["behind"]), node["error"] or "")
+        console.print(table)
+        for line in cluster["buffered"]:
+            console.print(
+                f"  buffers {line['cells']} cells for {line['owner']} ({line['accepted']} answered for, {line['conflicts']} in conflict)", highlight=False
+            )
+
+
+@app.command("promote")
+def promote_minion(
+    cluster: ClusterArgument,
+    to: Annotated[str | None, typer.Option("--to", help="The minion to make master; the most advanced one when left out.")] = None,
+    give_up: Annotated[list[str] | None, typer.Option("--give-up", help="A minion that is gone for good, and what only it held with it.")] = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a minion master: fence the old one, raise the leader epoch, point the others to it."""
+    done = promote(storage.cluster_servers(_config(config, run_dir), cluster), to, give_up or [])
+    fenced = "fenced" if done.fenced else "not reached: keep it away until it has rejoined"
+    old = f"; the old master {done.old_master} was {fenced}" if done.old_master else ""
+    _done(as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}")
+
+
+@app.command("rejoin")
+def rejoin(
+    cluster: ClusterArgument,
+    node: Annotated[str, typer.Argument(help="The node that comes back.")],
+    put_again: Annotated[bool, typer.Option("--put-again", help="Put again what it never replicated, then make it a copy of the master.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Make it a copy of the master, whatever it holds now (a new or replaced server).")] = False,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a node back as a minion: an old master, or an empty server in its place. One that holds what was never replicated is refused, and it is listed."""
+    checked = _config(config, run_dir)
+    servers = storage.cluster_servers(checked, cluster)
+    role, _ = cluster_role(servers)
+    if copy:
+        _copy(servers, node, as_json)
+        return
+    if is_prefix(servers, node, role):
+        follow_again(servers, node)
+        _done(as_json, {"node": node, "follows": role.master}, f"{node} follows {role.master}")
+        return
+    extra = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for _, cell in extra_cells(servers, node, role)]
+    extra += extra_buffered(servers, node)
+    if not put_again:
+        for cell in extra[:_EXTRA_SHOWN]:
+            console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key} {cell.body_json.decode()[:100]}", highlight=False)
+        raise ProtectData(f"{node} holds {len(extra)} cells that were never replicated; put them again and make it a copy of {role.master} with --put-again")
+    with _opened(checked) as datastore:
+        _put_again(datastore, extra)
+    _copy(servers, node, as_json, put_again=len(extra))
+
+
+@app.command("buffer")
+def buffer(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show what is buffered where, for whom, since when: the ledger of cells that wait for their own cluster."""
+    with _opened(_config(config, run_dir)) as datastore:
+        counts = storage.engine_of(datastore).drain.counts()
+    table = Table("on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None)
+    for where, lines in counts.items():
+        if isinstance(lines, str):
+            _line(as_json, {"on": where, "error": lines})
+            table.add_row(where, "", "", "", "", lines)
+            continue
+        for line in lines:
+            _line(as_json, {"on": where, **asdict(line)})
+            oldest = datetime.fromtimestamp(line.oldest_at_us / 1e6, UTC).isoformat(timespec="seconds")
+            table.add_row(where, line.owner, str(line.cells), str(line.accepted), str(line.conflicts), oldest)
+    if not as_json:
+        console.print(table if table.row_count else "nothing is buffered")
+
+
+def _config(config: Path | None, run_dir: Path) -> Config:
+    checked = load_config(config or RunDir(run_dir).config)
+    if not checked.datastore.clusters:
+        raise InvalidRequest("the configuration has no clusters (datastore.clusters); an embedded datastore has nothing to look after here")
+    return checked
+
+
+def _opened(config: Config) -> Datastore:
+    return storage.open_datastore(config, Path())
+
+
+def _copy(servers: ClusterServers, node: str, as_json: bool, **told: Any) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task(f"copying to {node}", total=None)
+        copied = clone(servers, node, lambda rows: bar.update(task, completed=rows))
+    _done(as_json, {"node": node, "rows_copied": copied, **told}, f"{node} is a copy of the master ({copied} rows) and follows it")
+
+
+def _put_again(datastore: Datastore, cells: list[NewCell]) -> None:
+    results = datastore.put_new_cells(cells)
+    conflicts = [result for result in results if result.outcome is Outcome.CONFLICT]
+    failed = [result for result in results if not result.acknowledged and result.outcome is not Outcome.CONFLICT]
+    for conflict in conflicts:
+        console.print(f"not put again: {conflict.error}", highlight=False)
+    if failed:
+        raise StorageUnavailable(f"{len(failed)} of {len(cells)} cells could not be put again; nothing on the node was touched: {failed[0].error}")
+
+
+def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        console.print(text, highlight=False)
+
+
+def _line(as_json: bool, value: dict[str, Any]) -> None:
+    if as_json:
+        print_json(value)

@@ -1,0 +1,124 @@
+"""The datastore that a configuration names: SQLite files in the run directory, or clusters of MariaDB servers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
+from store.clusters.buffer_table import BufferCount
+from store.clusters.cluster import Cluster, Replica, Watermark
+from store.clusters.engine import ClusteredEngine
+from store.clusters.shard_map import ShardMap, even_map
+from store.clusters.storage import ClusterServers
+from store.datastore import Datastore
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlAddress, MySqlServer, parse_mysql_url
+from store.errors import CellfeedError, InvalidRequest, NotFound
+
+
+def open_datastore(config: Config, directory: Path) -> Datastore:
+    """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable, ProtectData."""
+    if not config.datastore.clusters:
+        return Datastore.open_embedded(directory / config.datastore.directory, config.datastore.name, config.datastore.shards)
+    return Datastore(open_clusters(config.datastore))
+
+
+def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
+    """The engine over the clusters of the configuration."""
+    nodes = {cluster.name: {node.name: partial(_open_node, config, address) for node, address in _addresses(cluster)} for cluster in config.clusters}
+    return ClusteredEngine(
+        config.name,
+        config.shards,
+        nodes,
+        watermark=Watermark(config.watermark),
+        read_first=Replica(config.log_reads),
+        copies=config.buffer_copies,
+    )
+
+
+def cluster_servers(config: Config, name: str) -> ClusterServers:
+    """A cluster's servers, for its operator. Raises NotFound for a name that the configuration does not have."""
+    for cluster in config.datastore.clusters:
+        if cluster.name == name:
+            servers = {node.name: MySqlServer(address) for node, address in _addresses(cluster)}
+            return ClusterServers(name, config.datastore.name, config.datastore.shards, servers, semi_sync=cluster.semi_sync)
+    raise NotFound(f"the configuration has no cluster {name!r}; it has {', '.join(each.name for each in config.datastore.clusters) or 'none'}")
+
+
+def shard_map(config: Config) -> ShardMap:
+    """The shard map for making the clusters: as given per cluster, or divided evenly. Raises InvalidRequest."""
+    clusters = config.datastore.clusters
+    given = [cluster for cluster in clusters if cluster.shards is not None]
+    if not given:
+        return even_map(config.datastore.name, config.datastore.shards, [cluster.name for cluster in clusters])
+    if len(given) != len(clusters):
+        raise InvalidRequest("config: either every cluster names its shards, or none does")
+    made = ShardMap(config.datastore.name, config.datastore.shards, 1, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
+    made.by_shard()
+    return made
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    found = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise InvalidRequest(f"config: shards {text!r} is not of the form 0-2047,3000")
+        found.append((int(first), int(last or first)))
+    return found
+
+
+def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:
+    return [(node, parse_mysql_url(node.url, node.replication)) for node in cluster.nodes]
+
+
+def _open_node(config: DatastoreConfig, address: MySqlAddress, timeout_s: float) -> MySqlEngine:
+    return MySqlEngine(MySqlServer(address, timeout_s), config.name, config.shards)
+
+
+def engine_of(datastore: Datastore) -> ClusteredEngine:
+    """The clusters below a datastore. Raises InvalidRequest for an embedded one."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        raise InvalidRequest("an embedded datastore has no clusters")
+    return datastore.engine
+
+
+def clusters_status(datastore: Datastore) -> dict[str, Any]:
+    """Every cluster's master, nodes, epochs, how far each node is behind in cells, and the buffers."""
+    engine = engine_of(datastore)
+    counts = engine.drain.counts()
+    return {"clusters": [_cluster_status(cluster, counts[name]) for name, cluster in engine.clusters.items()]}
+
+
+def _cluster_status(cluster: Cluster, buffered: list[BufferCount] | str) -> dict[str, Any]:
+    cluster.look()
+    error = None
+    epoch, master = -1, ""
+    watermark = 0
+    try:
+        role = cluster.role()
+        epoch, master = role.epoch, role.master
+        watermark = sum(head.watermark for head in cluster.heads(fresh=False).values())
+    except CellfeedError as problem:
+        error = str(problem)
+    cells = {name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
+    most = max(cells.values(), default=0)
+    nodes = []
+    for name, node in cluster.nodes.items():
+        follows = node.view is not None and node.view.role is not None and node.view.role.epoch == epoch
+        role_name = "master" if name == master else "minion" if follows else "apart"
+        nodes.append({"name": name, "role": role_name, "cells": cells[name], "behind": most - cells[name], "error": node.why_not})
+    return {
+        "name": cluster.name,
+        "epoch": epoch,
+        "master": master,
+        "shards": len(cluster.shards),
+        "watermark": watermark,
+        "watermark_kind": cluster.watermark.value,
+        "nodes": nodes,
+        "buffered": [] if isinstance(buffered, str) else [asdict(line) for line in buffered],
+        "error": error or (buffered if isinstance(buffered, str) else None),
+    }

@@ -1,0 +1,106 @@
+"""One group commit per commit group: a cluster that is away holds up nobody else's puts.
+
+Cells of one call that lie in several groups are committed apart, each all or none; the call's answer comes when all of them have one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from store.cells import NewCell, Outcome, PutResult
+from store.engines.contract import Engine
+from store.errors import CellfeedError
+from store.sharding import shards_of
+from store.writer import GroupCommitWriter
+
+
+class Writers:
+    """A :class:`GroupCommitWriter` for each commit group of the engine, made when its first cell comes."""
+
+    def __init__(self, engine: Engine, on_commit: Callable[[], None]) -> None:
+        self._engine, self._on_commit = engine, on_commit
+        self._lock = threading.Lock()
+        self._closed = False
+        self._writers: dict[str, GroupCommitWriter] = {}
+        self._one_group = len({engine.commit_group(shard) for shard in range(engine.shards)}) == 1
+        self._first = self._writer(engine.commit_group(0))
+
+    def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
+        """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an error of one is its cells' own, unless all have failed."""
+        if self._one_group or not cells:
+            return self._first.submit(cells)
+        shards = shards_of([cell.row_key for cell in cells], self._engine.shards)
+        groups: dict[str, list[int]] = {}
+        for index, shard in enumerate(shards):
+            groups.setdefault(self._engine.commit_group(shard), []).append(index)
+        if len(groups) == 1:
+            return self._writer(next(iter(groups))).submit(cells)
+        return _Gathered(cells, shards, list(groups.values())).submit([self._writer(group) for group in groups])
+
+    def close(self) -> None:
+        """Writes what is waiting, then ends the threads."""
+        with self._lock:
+            self._closed = True
+            writers = list(self._writers.values())
+        for writer in writers:
+            writer.close()
+
+    def _writer(self, group: str) -> GroupCommitWriter:
+        with self._lock:
+            if group not in self._writers:
+                self._writers[group] = GroupCommitWriter(self._engine, self._on_commit, group)
+                if self._closed:
+                    self._writers[group].close()
+            return self._writers[group]
+
+
+class _Gathered:
+    """The parts of one call, and the answer that they make together."""
+
+    def __init__(self, cells: Sequence[NewCell], shards: Sequence[int], parts: Sequence[Sequence[int]]) -> None:
+        self._cells, self._shards, self._parts = cells, shards, parts
+        self._results: list[PutResult | None] = [None] * len(cells)
+        self._errors: list[BaseException] = []
+        self._left = len(parts)
+        self._lock = threading.Lock()
+        self._answer: Future[list[PutResult]] = Future()
+        # It cannot be taken back as a whole: parts of it may be written already.
+        self._answer.set_running_or_notify_cancel()
+
+    def submit(self, writers: Sequence[GroupCommitWriter]) -> Future[list[PutResult]]:
+        for writer, part in zip(writers, self._parts, strict=True):
+            try:
+                future = writer.submit([self._cells[index] for index in part])
+            except CellfeedError as error:
+                self._done(part, error, [])
+            else:
+                future.add_done_callback(lambda future, part=part: self._finished(future, part))  # type: ignore[misc]
+        return self._answer
+
+    def _finished(self, future: Future[list[PutResult]], part: Sequence[int]) -> None:
+        error = future.exception()
+        self._done(part, error, [] if error else future.result())
+
+    def _done(self, part: Sequence[int], error: BaseException | None, results: Sequence[PutResult]) -> None:
+        with self._lock:
+            if error is not None:
+                self._errors.append(error)
+                results = [self._failed(self._shards[index], error) for index in part]
+            for index, result in zip(part, results, strict=True):
+                self._results[index] = result
+            self._left -= 1
+            if self._left:
+                return
+        if len(self._errors) == len(self._parts):
+            self._answer.set_exception(self._errors[0])
+        else:
+            self._answer.set_result([result for result in self._results if result is not None])
+
+    @staticmethod
+    def _failed(shard: int, error: BaseException) -> PutResult:
+        if not isinstance(error, CellfeedError):
+            error = CellfeedError(f"{type(error).__name__} while the cells were written")
+            return PutResult(Outcome.UNKNOWN, shard, error=error)
+        return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)

@@ -17,7 +17,6 @@ from typing import Any, Self, cast
 import psutil
 
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.limits import BLOCKS_BYTES_MAX
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.datastore import Datastore
 from store.server.worker import run_worker
@@ -90,10 +89,10 @@ class Worker(Process):
 
 
 class Gateway(Process):
-    """A gateway over the datastore in ``directory``; ``bootstrap`` once entered. ``blocks_bytes_max`` bounds the kept blocks."""
+    """A gateway over the datastore in ``directory``; ``bootstrap`` once entered."""
 
-    def __init__(self, directory: str | Path, blocks_bytes_max: int = BLOCKS_BYTES_MAX) -> None:
-        super().__init__(_serve_kafka, directory=str(directory), blocks_bytes_max=blocks_bytes_max)
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__(_serve_kafka, directory=str(directory))
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -119,7 +118,7 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
 
 
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    config = GatewayConfig(port=0, registry_port=0, blocks_bytes_max=settings["blocks_bytes_max"])
+    config = GatewayConfig(port=0, registry_port=0)
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         # The event of another kind of process waits and is set like a thread's.
         run_gateway(datastore, StoreCoordinator(datastore.state), config, cast("threading.Event", stop), lambda port, _registry: connection.send(port))

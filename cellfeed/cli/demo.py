@@ -13,7 +13,6 @@ from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.lifecycle import end_at_signals
 from cellfeed.cli.output import console
 from cellfeed.config import check_config
-from cellfeed.demo.run import demo_config, run_demo
 from cellfeed.run_dir import RunDir
 from cellfeed.supervisor import start_all, stop_all
 from store.errors import InvalidRequest
@@ -25,6 +24,8 @@ def demo(
     csv: Annotated[Path | None, typer.Option("--csv", help="Other trips than those that the product ships, in the same columns.")] = None,
 ) -> None:
     """Load New York taxi trips, bill them, follow them with a Kafka consumer into Parquet, and prove that nothing was lost. Exits with 1 on a false proof."""
+    from cellfeed.demo.run import demo_config, run_demo
+
     directory = RunDir(run_dir)
     _empty(directory)
     began_s = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -11,8 +11,9 @@ from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
-from cellfeed.verify import Place, ShardVerdict, StorePlace, TopicPlace, VerifyReport, WarehousePlace
-from cellfeed.verify import verify as compare
+
+if TYPE_CHECKING:
+    from cellfeed.verify import Place, ShardVerdict, VerifyReport
 
 
 def verify(
@@ -25,6 +26,9 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come. Exits with 1 when they differ."""
+    from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace
+    from cellfeed.verify import verify as compare
+
     with client_of(run_dir, url, datastore) as client:
         places: list[Place] = [StorePlace(client)]
         if gateway is not None:

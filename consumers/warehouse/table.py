@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
-
 from consumers.warehouse.cell_rows import WarehouseRow, read_rows
 from consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
 from consumers.warehouse.durable_files import fsync_directory, make_directory
@@ -126,6 +124,8 @@ class WarehouseTable:
 
     def connect(self) -> DuckDBPyConnection:
         """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest ref key per row key and column)."""
+        import duckdb  # a large library, for those who ask in SQL only
+
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
         files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.files())

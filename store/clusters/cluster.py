@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from store.cells import NewCell, PutResult
-from store.clusters.node import READ_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
+from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role, newest
 from store.engines.contract import Head
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
@@ -73,11 +73,11 @@ class Cluster:
 
     # --- role ------------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self, slow_s: float = SLOW_S) -> None:
         """Asks all nodes at once how far they are and who is master; waits for those that answer in time."""
         tickets = [(node, node.ask()) for node in self.nodes.values()]
         for node, ticket in tickets:
-            node.wait(ticket)
+            node.wait(ticket, slow_s)
         heard = newest(view.role for view in self._views().values())
         with self._lock:
             if heard is not None and (self._role is None or heard.epoch > self._role.epoch):
@@ -86,7 +86,8 @@ class Cluster:
     def role(self) -> Role:
         """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told."""
         if self._role is None:
-            self.look()
+            # Nothing can be done without it, so the first look may take its time: connecting is part of it.
+            self.look(3 * WATCH_TIMEOUT_S)
         role = self._role
         if role is None:
             reasons = "; ".join(f"{node.name}: {node.why_not or 'knows of no master (cellfeed cluster init)'}" for node in self.nodes.values())

@@ -118,11 +118,11 @@ class StorageNode:
             self._changed.notify_all()
             return self._asked
 
-    def wait(self, ticket: int) -> None:
-        """Waits until that look is done; not for a node that is slow to answer, or away."""
+    def wait(self, ticket: int, slow_s: float = SLOW_S) -> None:
+        """Waits until that look is done; not for a node whose look has taken ``slow_s``, or that is away."""
 
         def waited_enough() -> bool:
-            slow = self._begun > self._done and time.monotonic() - self._began_at_s > SLOW_S
+            slow = self._begun > self._done and time.monotonic() - self._began_at_s > slow_s
             return self._done >= ticket or self._closed or slow or (self.why_not is not None and self.breaker.is_open)
 
         with self._changed:

@@ -48,13 +48,20 @@ def with_gateway(datastore: Datastore, use: Callable[[Gateway], Coroutine[Any, A
             async with asyncio.timeout(30):
                 await use(gateway)
         finally:
+            await asyncio.gather(*map(leave, _opened))
+            _opened.clear()
             await gateway.stop()
 
     asyncio.run(serve())
 
 
+_opened: list[Peer] = []
+"""What a test has opened, closed with it also when it fails."""
+
+
 async def connect(gateway: Gateway) -> Peer:
-    return await asyncio.open_connection("127.0.0.1", gateway.port)
+    _opened.append(await asyncio.open_connection("127.0.0.1", gateway.port))
+    return _opened[-1]
 
 
 async def leave(peer: Peer) -> None:

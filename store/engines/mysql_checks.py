@@ -62,9 +62,11 @@ class _Rule(NamedTuple):
     at_run_time: bool = True
     renamed: str = ""
     """What newer servers call it."""
+    setting: str = ""
+    """What to write in the configuration file, where that is not the value that the server shows."""
 
     def problem(self, value: str) -> Problem:
-        line = f"`{self.variable} = {self.wanted}` under [mysqld] in the server's configuration file"
+        line = f"`{self.variable} = {self.setting or self.wanted}` under [mysqld] in the server's configuration file"
         fix = f"`SET GLOBAL {self.variable} = {self.wanted}`, and {line}" if self.at_run_time else f"{line}, then restart the server"
         return Problem(self.variable, value, self.wanted, self.why, fix)
 
@@ -74,7 +76,7 @@ _HANDED_ON: Final = "a minion that is promoted must be able to hand on what it r
 _EVERYWHERE: Final = (
     _Rule("innodb_flush_log_at_trx_commit", "1", _LOST),
     _Rule("sync_binlog", "1", _LOST),
-    _Rule("log_bin", "ON", "minions follow the binary log; without it rows also become visible before they are on disk", at_run_time=False),
+    _Rule("log_bin", "ON", "minions follow the binary log; without it rows also become visible before they are on disk", at_run_time=False, setting="binlog"),
     _Rule("binlog_format", "ROW", "statements may do something else on a minion than on their master"),
     _Rule("binlog_row_image", "FULL", "a minion must be able to tell the row that a change is about"),
 )

@@ -5,13 +5,20 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from unittest.mock import patch
 
+from bridge.events.envelope import JsonFormat
 from bridge.gateway.apis import APIS
 from bridge.gateway.limits import FRAME_BYTES_MAX
-from tests.unit.test_gateway_frames import ALL_VERSIONS, head_bytes, sample
+from bridge.gateway.topics import Topics
+from tests.unit.test_gateway_frames import ALL_VERSIONS, SAMPLES, head_bytes, sample
 
 _NUMBERS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x0f", b"\x7f\xff", b"\xff\xff"]
 """Lengths and counts at the ends of their types; the fifth is the largest compact one."""
+
+
+_TRIPS = {"string": "trips", "uuid": Topics("trips", list, {"*": JsonFormat()}).all()[0].topic_id, "int32": 0}
+"""Values that name the first partition of a topic that is there, in its only leader epoch."""
 
 
 def with_length(frame: bytes) -> bytes:
@@ -38,8 +45,12 @@ def expects_no_more(data: bytes) -> bool:
 
 
 def valid_frames() -> list[bytes]:
-    """One request of every API and version, arrays filled, and one with everything null that may be."""
-    return [head_bytes(key, version) + sample(key, version, nulls=nulls)[1] for key, version in ALL_VERSIONS for nulls in (False, True)]
+    """Three requests of every API and version: for a topic and group that are not there, arrays filled; with everything null that may be; and for the
+    first partition of ``trips``, so that handlers go all the way."""
+    frames = [head_bytes(key, version) + sample(key, version, nulls=nulls)[1] for key, version in ALL_VERSIONS for nulls in (False, True)]
+    with patch.dict(SAMPLES, _TRIPS):
+        # Three times each: what is refused early needs fewer tries than what goes through a handler.
+        return frames + 3 * [head_bytes(key, version) + sample(key, version)[1] for key, version in ALL_VERSIONS]
 
 
 def mutations(chance: random.Random, count: int) -> Iterator[tuple[str, bytes]]:

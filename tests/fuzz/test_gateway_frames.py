@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway-fuzz")]
 
 SEED = int(os.environ.get("CELLFEED_FUZZ_SEED", "20261121"))
 WARM_UP_FRAMES = 1_500
-FRAMES = 4_500
+FRAMES = 8_000
 LETTING_GO_S = 20.0
 """How long the gateway may take until it has let go of a peer that is gone; far below FRAME_TIMEOUT_S, which is for peers that stay."""
 

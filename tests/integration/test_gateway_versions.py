@@ -103,6 +103,13 @@ def test_every_version_of_list_offsets_gives_both_ends(gateway: GatewayProcess, 
     assert sum(each.offset for each in found) == offsets
 
 
+@pytest.mark.parametrize(("timestamp", "error"), [((1 << 63) - 1, 0), (253_402_300_800_000, 0), (-(1 << 63), 35), (-6, 35)])
+def test_a_moment_beyond_every_clock_is_answered_and_not_looked_up(gateway: GatewayProcess, timestamp: int, error: int) -> None:
+    values = {"replica_id": -1, "topics": [{"name": "trips", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]}
+    [[found]] = [each.partitions for each in ask(gateway, 2, 1, encoded(2, 1, values)).topics]
+    assert (found.error_code, found.offset) == (error, -1)
+
+
 def metadata(gateway: GatewayProcess) -> Any:
     values = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     return ask(gateway, 3, 12, encoded(3, 12, values))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cellfeed.cli import demo as demo_command
 from cellfeed.demo.proof import Line, Seen, dollars, proof
 from cellfeed.loading.taxi import TaxiFigures
 from cellfeed.verify import ShardVerdict, VerifyReport
@@ -117,12 +116,12 @@ def test_the_command_exits_with_the_verdict_of_its_proof(tmp_path: Any, monkeypa
     lines = [Line("right", {"a": "1", "b": "1"}), Line("cells", {"a": "1", "b": "1" if holds else "2"})]
     ended: list[str] = []
     for name, stand_in in (
-        ("end_at_signals", list),
-        ("start_all", lambda *_: None),
-        ("run_demo", lambda *_: lines),
-        ("_what_next", lambda *_, **__: None),
-        ("stop_all", lambda *_: ended.append("all")),
+        ("cellfeed.cli.demo.end_at_signals", list),
+        ("cellfeed.cli.demo.start_all", lambda *_: None),
+        ("cellfeed.demo.run.run_demo", lambda *_: lines),
+        ("cellfeed.cli.demo._what_next", lambda *_, **__: None),
+        ("cellfeed.cli.demo.stop_all", lambda *_: ended.append("all")),
     ):
-        monkeypatch.setattr(demo_command, name, stand_in)
+        monkeypatch.setattr(name, stand_in)
     assert CliRunner().invoke(app, ["demo", "--run-dir", str(tmp_path / "demo-run")]).exit_code == code
     assert ended == ["all"]

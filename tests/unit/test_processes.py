@@ -23,6 +23,15 @@ CONFIG = Config(
 )
 
 
+HOMES = {
+    "run_worker": "store.server.worker.run_worker",
+    "run_gateway": "bridge.gateway.server.run_gateway",
+    "run_trigger_worker": "bridge.triggers.worker.run_trigger_worker",
+    "run_warehouse_loader": "consumers.warehouse.loader.run_warehouse_loader",
+}
+"""Where each is imported from: processes import only what they run."""
+
+
 class Started:
     """The call that a process made to what it runs."""
 
@@ -57,7 +66,7 @@ def run(directory: RunDir, handlers: dict[int, Callable[..., None]], monkeypatch
 
     def run_with(name: str, what: str) -> Started:
         started = Started()
-        monkeypatch.setattr(processes, what, started)
+        monkeypatch.setattr(HOMES[what], started)
         processes.run_process(directory.path, name)
         return started
 
@@ -105,7 +114,7 @@ def test_a_loader_without_any_gateway_is_refused_in_words(run: Callable[[str, st
 
 def test_trigger_processes_of_one_program_work_under_different_names(run: Callable[[str, str], Started], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(processes, "load_program", lambda *arguments: loaded.append(arguments) or "program")
+    monkeypatch.setattr("bridge.triggers.program.load_program", lambda *arguments: loaded.append(arguments) or "program")
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2

@@ -8,11 +8,12 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
+from typer.core import TyperGroup
 
 import cellfeed
 from cellfeed.cli.main import app
@@ -41,28 +42,29 @@ def documented(program: str) -> list[tuple[str, list[str]]]:
     return [(page, words[1:]) for page, words in commands() if Path(words[0]).name == program]
 
 
-def verbs(command: click.Command, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def verbs(command: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every verb of the command line, for example ``("parked", "list")``."""
-    if isinstance(command, click.Group):
+    if isinstance(command, TyperGroup):
         for name, child in command.commands.items():
             yield from verbs(child, (*prefix, name))
     else:
         yield prefix
 
 
-def cli() -> click.Command:
+def cli() -> Any:
     return typer.main.get_command(app)
 
 
 @pytest.mark.parametrize(("page", "words"), documented("cellfeed"))
 def test_a_command_in_a_page_is_one_that_the_command_line_takes(page: str, words: list[str]) -> None:
-    command, context, rest = cli(), click.Context(cli(), info_name="cellfeed"), list(words)
-    while isinstance(command, click.Group):
+    command, rest = cli(), list(words)
+    context = command.context_class(command, info_name="cellfeed")
+    while isinstance(command, TyperGroup):
         assert rest, f"{page}: cellfeed {words} lacks a verb"
         name = rest.pop(0)
         found = command.get_command(context, name)
         assert found is not None, f"{page}: there is no verb {name!r}"
-        command, context = found, click.Context(found, parent=context, info_name=name)
+        command, context = found, found.context_class(found, parent=context, info_name=name)
     # Parsed, not run: options, their values and the number of arguments are what they must be.
     command.make_context(context.info_name, rest, parent=context.parent)
 
@@ -77,7 +79,7 @@ def test_every_verb_is_in_a_page() -> None:
 def test_every_verb_has_help_that_says_something(verb: tuple[str, ...]) -> None:
     command = cli()
     for name in verb:
-        assert isinstance(command, click.Group)
+        assert isinstance(command, TyperGroup)
         command = command.commands[name]
     assert command.help
     for parameter in command.params:

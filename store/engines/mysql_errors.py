@@ -83,9 +83,12 @@ def commit_failed(server: object, error: BaseException) -> CellfeedError:
 
 
 def worth_another_try(failure: StorageUnavailable) -> bool:
-    """Whether the same transaction may well succeed at once: it gave way to another one, or found a connection that had been dead for a while."""
+    """Whether the same transaction may well succeed at once: it gave way to another one, or its connection turned out to be dead.
+
+    Not after a time-out: the caller has waited as long as it may.
+    """
     cause = failure.__cause__
-    if not isinstance(cause, pymysql.err.MySQLError):
+    if not isinstance(cause, pymysql.err.MySQLError) or isinstance(cause.__context__, TimeoutError):
         return False
     return error_code(cause) == ER.LOCK_DEADLOCK or is_lost(cause)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -34,6 +35,7 @@ from tests.services.tcp_proxy import Action, Direction, TcpProxy
 pytestmark = pytest.mark.integration
 
 SHARDS = 4
+SMALL_DISK_BYTES = 220 << 20
 TIMEOUT_S = 1.0
 """Of the connections in tests that wait for it to pass."""
 
@@ -428,6 +430,89 @@ def test_ids_of_a_put_that_a_killed_server_never_committed_go_to_the_next(own_se
         other = [new_cell(uuid4(), "BASE", 1, {}) for _ in range(30)]
         assert [result.outcome for result in engine.put(other)] == [Outcome.STORED] * 30
         assert_log_is_whole(engine, 80)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A folder on a small disk of its own (tmpfs). Skips where it cannot be mounted."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-small-disk-"))
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(directory)], check=False, capture_output=True, timeout=10)
+    try:
+        if mounted.returncode:
+            pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+        directory.chmod(0o755)
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True, timeout=10)
+        directory.rmdir()
+
+
+def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(small_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    prepared_in = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
+    prepared_in.chmod(0o755)
+    options = ("--innodb-log-file-size=8M", "--innodb-undo-tablespaces=0")
+    try:
+        server = local_mariadb.new_server(local_mariadb.prepared_data_directory(prepared_in), small_disk / "node", options=options)
+        server.start()
+        with ExitStack() as stack:
+            stack.callback(server.stop)
+            engine = stack.enter_context(closing(open_engine(server.port, create=True)))
+            impatient = stack.enter_context(closing(open_engine(server.port, timeout_s=TIMEOUT_S)))
+            acknowledged = [cell for group in _groups(3) for cell in group if engine.put(group)]
+            ballast = small_disk / "ballast"
+            with pytest.raises(OSError, match="No space left"):
+                _fill(ballast)
+            refused = [error for group in _groups(30, first=3) if (error := _error_of(impatient, group)) is not None]
+            assert refused
+            assert all(isinstance(error, (StorageUnavailable, OutcomeUnknown)) for error in refused)
+            assert shutil.disk_usage(small_disk).free < 1 << 20
+            ballast.unlink()
+            assert server.process is not None
+            if server.process.poll() is not None:
+                # InnoDB ends the server when it cannot write its own log; one that goes on is well, too.
+                server.start()
+            # What was refused is put again, as a client would: each is stored, or turns out to have been.
+            groups = _groups(33)
+            _until_stored(engine, groups)
+            for cell in acknowledged:
+                [found] = engine.get([cell.triple])
+                assert found is not None
+            assert_log_is_whole(engine, sum(map(len, groups)))
+    finally:
+        shutil.rmtree(prepared_in)
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as filled:
+        while True:
+            filled.write(bytes(1 << 16))
+
+
+def _groups(count: int, first: int = 0) -> list[list[NewCell]]:
+    """Groups of ten cells, a megabyte each."""
+    return [
+        [new_cell(UUID(int=10 * n + i), "BASE", 1, {"n": random.Random(10 * n + i).randbytes(50_000).hex()}) for i in range(10)]
+        for n in range(first, first + count)
+    ]
+
+
+def _error_of(engine: MySqlEngine, group: list[NewCell]) -> CellfeedError | None:
+    try:
+        engine.put(group)
+    except CellfeedError as error:
+        return error
+    return None
+
+
+def _until_stored(engine: MySqlEngine, groups: list[list[NewCell]]) -> None:
+    # A server that waits for room on its disk looks again only once a minute.
+    deadline_s = time.monotonic() + 90
+    for group in groups:
+        while (error := _error_of(engine, group)) is not None:
+            assert time.monotonic() < deadline_s, error
+            time.sleep(0.5)
 
 
 # --- looking -----------------------------------------------------------------------------------------------------------------

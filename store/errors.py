@@ -15,6 +15,7 @@
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
     └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit code 3)
+        └── WrongServerSettings        a storage server is set up in a way that could lose or mix up cells; the message says how to mend it
 
 Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed later; puts are idempotent, so a
 retry is always safe); ``definite`` (nothing was written). ``code`` is stable and is what HTTP and ``--json`` show.
@@ -130,6 +131,10 @@ class DataDamaged(CellfeedError):
 class ProtectData(CellfeedError):
     code = "protect_data"
     exit_code = 3
+
+
+class WrongServerSettings(ProtectData):
+    code = "wrong_server_settings"
 
 
 def _tree(root: type[CellfeedError]) -> dict[str, type[CellfeedError]]:

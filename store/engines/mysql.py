@@ -17,6 +17,7 @@ from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
 from store.engines.contract import Head, LocatedCell, StateTable
 from store.engines.mysql_buffer import MySqlBuffer
+from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
@@ -67,9 +68,11 @@ class MySqlEngine:
         self._meta, self._database = layout.meta, layout.database
         self._server = server
         try:
+            self._check_server()
             if create:
                 migrate(server, layout, create=True)
             check_schema(server, layout)
+            self._check_tables(layout)
         except BaseException:
             self._server.close()
             raise
@@ -199,6 +202,14 @@ class MySqlEngine:
         self._server.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _check_server(self) -> None:
+        with self._server.connection() as connection:
+            refuse(self._server, check_server(connection))
+
+    def _check_tables(self, layout: Layout) -> None:
+        with self._server.connection() as connection:
+            refuse(self._server, check_tables(connection, layout))
 
     def _by_shard(self, keyed: Sequence[tuple[bytes, Triple]]) -> dict[int, list[Triple]]:
         grouped: dict[int, list[Triple]] = {}

@@ -14,7 +14,8 @@ from pymysql.connections import Connection
 from store.body_codec import decode_body, encode_bodies
 from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
-from store.engines.mysql_connections import MySqlServer, commit_failed, query, run_script
+from store.engines.mysql_connections import MySqlServer, commit_script, query
+from store.engines.mysql_errors import commit_failed
 
 _KEYS_MAX: Final = 500
 """Keys per statement: keeps the optimiser on the unique key."""
@@ -93,7 +94,7 @@ class MySqlBuffer:
 
     def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> None:
         try:
-            run_script(connection, ["BEGIN", *statements, "COMMIT"])
+            commit_script(connection, ["BEGIN", *statements])
         except (pymysql.err.MySQLError, OSError) as error:
             raise commit_failed(self._server, error) from error
 

@@ -6,6 +6,7 @@ Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolut
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,9 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT, CR, ER
+from pymysql.constants import CLIENT
 
-from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
+from store.engines.mysql_errors import StatementFailed, error_code, failed, is_lost
+from store.errors import InvalidRequest, StorageUnavailable
 
 TIMEOUT_S: Final = 15.0
 """Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a lock time-out is told as such."""
@@ -28,12 +30,14 @@ _KEPT_MAX: Final = 16
 """Idle connections kept per server."""
 
 _SESSION: Final = (
-    "SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    # The isolation level has one name in MariaDB and another in MySQL, but one statement.
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
     f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, group_concat_max_len = 67108864"
 )
 
-# Said of a COMMIT itself: the server is read-only, or rolled the transaction back.
-_DEFINITE: Final = {ER.OPTION_PREVENTS_STATEMENT, ER.LOCK_DEADLOCK}
+PACKET_BYTES_MAX: Final = 16 << 20
+"""Statements that are sent together, in bytes; half of what a server must take (``mysql_checks.PACKET_BYTES_MIN``), for one statement may be as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,6 @@ def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
     return MySqlAddress(parts.hostname, port, unquote(parts.username or "root"), unquote(parts.password or ""), (reached.hostname, replication_port))
 
 
-_LOST: Final = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST}
-
-
 class MySqlServer:
     """One server's connections. ``timeout_s``: longest wait for one answer, in seconds."""
 
@@ -94,10 +95,10 @@ class MySqlServer:
                 with suppress(Exception):
                     connection.close()
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
-                    if error_code(error) in _LOST:
+                    if is_lost(error):
                         # Those kept from before the server went, or cut its clients off, are dead as well.
                         self.drop_idle()
-                    raise StorageUnavailable(f"{self}: {_told(error)}") from error
+                    raise failed(self, error) from error
                 raise
             else:
                 self._give_back(connection)
@@ -120,10 +121,15 @@ class MySqlServer:
                 connection.close()
 
     def _take(self) -> Connection[Any]:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self.open_connection()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self.open_connection()
+            if not _hung_up(connection):
+                return connection
+            with suppress(Exception):
+                connection.close()
 
     def _give_back(self, connection: Connection[Any]) -> None:
         if len(self._idle) < _KEPT_MAX:
@@ -150,7 +156,7 @@ class MySqlServer:
                 conv={},
             )
         except (pymysql.err.MySQLError, OSError) as error:
-            raise StorageUnavailable(f"{self}: no connection: {_told(error)}") from error
+            raise failed(self, error, "nothing written, no connection") from error
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -173,10 +179,6 @@ def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, 
     return result.rows or () if result is not None else ()
 
 
-class StatementFailed(pymysql.err.MySQLError):
-    """A server's error for one statement of a script; ``args`` are the server's. The statements behind it did not run."""
-
-
 def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
     """Sends several statements in one packet and takes every answer. The server stops at the first that fails.
 
@@ -197,18 +199,32 @@ def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
         raise
 
 
-def error_code(error: BaseException) -> int:
-    """The server's (or client's) error number; 2013, connection lost, where there is none."""
-    code = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else None
-    return code if isinstance(code, int) and code else int(CR.CR_SERVER_LOST)
+def commit_script(connection: Connection[Any], statements: Sequence[str]) -> None:
+    """The statements of a transaction and its COMMIT, in one packet where it is not too large.
+
+    An error is to be judged by :func:`store.engines.mysql_errors.commit_failed`.
+    """
+    packets: list[list[str]] = [[]]
+    packet_bytes = 0
+    for statement in statements:
+        if packet_bytes and packet_bytes + len(statement) > PACKET_BYTES_MAX:
+            packets.append([])
+            packet_bytes = 0
+        packets[-1].append(statement)
+        packet_bytes += len(statement)
+    for packet in packets[:-1]:
+        try:
+            run_script(connection, packet)
+        except pymysql.err.MySQLError as error:
+            raise StatementFailed(*error.args) from error
+    run_script(connection, [*packets[-1], "COMMIT"])
 
 
-def commit_failed(server: MySqlServer, error: BaseException) -> StorageUnavailable | OutcomeUnknown:
-    """What an error in the round trip that ends in COMMIT means: the server's definite no, or not known."""
-    if isinstance(error, StatementFailed) or error_code(error) in _DEFINITE:
-        return StorageUnavailable(f"{server}: nothing written: {_told(error)}")
-    return OutcomeUnknown(f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to learn it")
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(part) for part in error.args)[:300]}"
+def _hung_up(connection: Connection[Any]) -> bool:
+    """Whether the server has closed an idle connection (its ``wait_timeout``, a restart): there is something to read when nothing was asked."""
+    sock = connection._sock  # type: ignore[attr-defined] # noqa: SLF001 - a ping would cost a round trip per call
+    if sock is None:
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

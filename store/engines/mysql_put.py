@@ -10,8 +10,10 @@ Values are X'..' literals made here from bytes and numbers (five times faster th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import uniform
 from typing import Any, Final
 
 import pymysql
@@ -19,12 +21,17 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from store.cells import NewCell, Outcome, PutResult, Triple, moment
-from store.engines.mysql_connections import MySqlServer, commit_failed, error_code, query, run_script
+from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, commit_script, query
+from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.errors import StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
+
+_ATTEMPTS_MAX: Final = 3
+_PAUSE_S: Final = 0.01
+"""A transaction that gave way to another one is run again, after a random pause of at most so many seconds a time: longer than the other takes to commit."""
 
 _LOOK_UP_MAX: Final = 500
 """Triples per look-up statement: keeps the optimiser on the unique key."""
@@ -52,14 +59,27 @@ class PutStatements:
         """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when the shards
         have another leader epoch than the one given."""
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                results = self._run_once(cells, shards, bodies, leader_epoch, new_columns)
+                break
+            except StorageUnavailable as error:
+                if attempt == _ATTEMPTS_MAX or not worth_another_try(error):
+                    raise
+                time.sleep(uniform(0, _PAUSE_S * attempt))
+        self._columns_seen.update(new_columns)
+        failpoint("mysql.put.after_commit")
+        return results
+
+    def _run_once(
+        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], leader_epoch: int | None, new_columns: Sequence[str]
+    ) -> list[PutResult]:
         with self._server.connection() as connection:
             results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=False)
             if results is None:
                 results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=True)
-        self._columns_seen.update(new_columns)
         if results is None:
             raise StorageUnavailable(f"{self._server}: nothing written: a triple is stored in another shard than its row key's")
-        failpoint("mysql.put.after_commit")
         return results
 
     def _transaction(
@@ -140,7 +160,9 @@ class PutStatements:
             results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
             counter.next_added_id += 1
         head = "(added_id,row_key,column_name,ref_key,body,created_at)"
-        return results, [f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(values)}" for shard, values in rows.items()]
+        return results, [
+            f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(part)}" for shard, values in rows.items() for part in _parts(values)
+        ]
 
     def _update(self, counters: Mapping[int, _Counter]) -> str:
         moved = {shard: counter for shard, counter in counters.items() if counter.next_added_id > counter.first}
@@ -153,7 +175,7 @@ class PutStatements:
 
     def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> bool:
         try:
-            run_script(connection, [*statements, "COMMIT"])
+            commit_script(connection, statements)
         except (pymysql.err.MySQLError, OSError) as error:
             if error_code(error) != ER.DUP_ENTRY:
                 raise commit_failed(self._server, error) from error
@@ -174,6 +196,17 @@ class PutStatements:
                 for row_key, column_name, ref_key, added_id, body in query(connection, sql):
                     stored[Triple(row_key, column_name.decode(), int(ref_key))] = StoredTriple(shard, int(added_id), body)
         return outcomes_before(cells, stored)
+
+
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The rows of a shard in as many statements as fit a packet each."""
+    start, part_bytes = 0, 0
+    for index, value in enumerate(values):
+        if part_bytes and part_bytes + len(value) > PACKET_BYTES_MAX:
+            yield values[start:index]
+            start, part_bytes = index, 0
+        part_bytes += len(value)
+    yield values[start:]
 
 
 def sql_triple(triple: Triple) -> str:

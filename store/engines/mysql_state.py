@@ -8,7 +8,8 @@ from typing import Any
 import pymysql
 
 from store.engines.contract import StateEntry
-from store.engines.mysql_connections import MySqlServer, commit_failed, query, run_script
+from store.engines.mysql_connections import MySqlServer, commit_script, query
+from store.engines.mysql_errors import commit_failed
 from store.engines.state_limits import check_state_write
 
 
@@ -45,7 +46,7 @@ class MySqlState:
                 else:
                     statements.append(f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)}, X'{value.hex()}', {int(revision)})")
             try:
-                run_script(connection, [*statements, "COMMIT"])
+                commit_script(connection, statements)
             except (pymysql.err.MySQLError, OSError) as error:
                 raise commit_failed(self._server, error) from error
         return int(revision)

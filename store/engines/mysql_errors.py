@@ -1,0 +1,99 @@
+"""What an error of a MySQL server, or of the connection to it, says about the cells of a call: the one place that decides.
+
+    before the COMMIT was sent      StorageUnavailable: nothing was written. The connection is thrown away, and the server rolls back what was open on it
+    answer to the COMMIT            an error by which the server says that it rolled back: StorageUnavailable
+                                    any other error, or none because the connection was lost: OutcomeUnknown
+    a page or an index is damaged   DataDamaged, wherever it comes up
+
+A COMMIT travels behind the statements of its transaction in one packet, so the position of the answer that failed tells which of them it was
+(:class:`StatementFailed`). A packet that could not be handed to the network whole never reached the server whole, and was not run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pymysql
+from pymysql.constants import CR, ER
+
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
+
+_INNODB_READ_ONLY: Final = 1836
+_TOO_MANY_USER_CONNECTIONS: Final = 1203
+_USER_LIMIT_REACHED: Final = 1226
+_INDEX_CORRUPT: Final = 1712
+_CONNECTION_IDLE: Final = 4031
+"""MySQL's own words before it closes a connection that was idle for too long."""
+
+_ROLLED_BACK: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, _INNODB_READ_ONLY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT})
+"""Said of a COMMIT itself: the server is read-only, or chose this transaction to give way."""
+
+_LOST: Final = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, ER.SERVER_SHUTDOWN, 1927, _CONNECTION_IDLE})
+"""The connection is of no use any more (1927: MariaDB's "connection was killed"), and others that are as old may be dead as well."""
+
+_DAMAGED: Final = frozenset({ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, ER.NOT_KEYFILE, _INDEX_CORRUPT})
+
+_ADVICE: Final = {
+    ER.OPTION_PREVENTS_STATEMENT: "the server is read-only: another one is master, or it was fenced",
+    _INNODB_READ_ONLY: "the server was started read-only (innodb_read_only, or a damaged disk)",
+    ER.DISK_FULL: "the disk of the server is full",
+    ER.RECORD_FILE_FULL: "the disk of the server is full, or a tablespace has reached its limit",
+    ER.CON_COUNT_ERROR: "the server has no connection left: raise its max_connections",
+    _TOO_MANY_USER_CONNECTIONS: "the user has no connection left: raise its limit",
+    _USER_LIMIT_REACHED: "the user has used up what it is granted: raise its limit",
+    ER.LOCK_DEADLOCK: "the transaction gave way to another one",
+    ER.LOCK_WAIT_TIMEOUT: "another transaction holds the shard's counter: look for one that was left open",
+    ER.NET_PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
+    ER.ACCESS_DENIED_ERROR: "the user or the password of the configuration is not the server's",
+    ER.DBACCESS_DENIED_ERROR: "the user lacks rights on the datastore's databases",
+    ER.TABLEACCESS_DENIED_ERROR: "the user lacks rights on the datastore's databases",
+}
+
+
+class StatementFailed(pymysql.err.MySQLError):
+    """A statement of a script failed, and it was not the COMMIT, which therefore was never run; ``args`` are those of the server's or client's error."""
+
+
+def error_code(error: BaseException) -> int:
+    """The server's (or client's) error number; 2013, connection lost, where there is none."""
+    code = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else None
+    return code if isinstance(code, int) and code else int(CR.CR_SERVER_LOST)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection was lost, and others of the same age may be."""
+    return error_code(error) in _LOST
+
+
+def failed(server: object, error: BaseException, when: str = "nothing written") -> CellfeedError:
+    """The error to raise for one that came before any COMMIT, or in a read."""
+    if error_code(error) in _DAMAGED:
+        return DataDamaged(f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy of another one")
+    return StorageUnavailable(f"{server}: {when}: {_told(error)}")
+
+
+def commit_failed(server: object, error: BaseException) -> CellfeedError:
+    """The error to raise for one that came out of the round trip that ends in COMMIT."""
+    code = error_code(error)
+    if isinstance(error, StatementFailed) or code in _DAMAGED:
+        return failed(server, error)
+    if code in _ROLLED_BACK or code == CR.CR_SERVER_GONE_ERROR:
+        return failed(server, error)
+    return OutcomeUnknown(f"{server}: the commit's fate is not known ({_told(error)}); put the same cells again to learn it")
+
+
+def worth_another_try(failure: StorageUnavailable) -> bool:
+    """Whether the same transaction may well succeed at once: it gave way to another one, or its connection turned out to be dead.
+
+    Not after a time-out: the caller has waited as long as it may.
+    """
+    cause = failure.__cause__
+    if not isinstance(cause, pymysql.err.MySQLError) or isinstance(cause.__context__, TimeoutError):
+        return False
+    return error_code(cause) == ER.LOCK_DEADLOCK or is_lost(cause)
+
+
+def _told(error: BaseException) -> str:
+    words = f"{type(error).__name__}: {' '.join(str(part) for part in error.args)[:300]}"
+    advice = _ADVICE.get(error_code(error))
+    return f"{words}: {advice}" if advice else words

@@ -15,7 +15,7 @@ from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config import load_config
-from cellfeed.processes import open_datastore
+from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
 from store.errors import CellfeedError, NotFound
 
@@ -40,7 +40,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     processes = [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()]
     with open_datastore(directory, config) as datastore:
         heads = datastore.heads()
-        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, app.settings)}
+        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
         lags = _lags(StoreCoordinator(datastore.state), ParkedCells(datastore.state), triggers, datastore.name, {s: h.watermark for s, h in heads.items()})
     if as_json:
         print_json(

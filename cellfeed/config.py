@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
+from bridge.coordination.open import IN_STORE, check_coordination
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
@@ -148,6 +149,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     gateways: list[GatewayProcessConfig] = msgspec.field(default_factory=lambda: [GatewayProcessConfig()])
     triggers: list[TriggersConfig] = []
     warehouses: list[WarehouseConfig] = []
+    coordination: str = IN_STORE
+    """Where groups meet and offsets are kept: ``store``, or ``zookeeper://[user:password@]host:port,host:port/chroot``."""
     restart: bool = False
     """Whether ``cellfeed up`` starts a process again that has died."""
 
@@ -170,6 +173,7 @@ def load_config(path: Path | None) -> Config:
 def check_config(config: Config) -> Config:
     """What no type says: names are unique, hosts are loopback."""
     check_datastore_name(config.datastore.name)
+    check_coordination(config.coordination)
     nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)
     clusters = Counter(cluster.name for cluster in config.datastore.clusters)
     if repeated := [name for name, count in (clusters + nodes).items() if count > 1]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import open_coordinator
 from cellfeed import storage
 from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, load_config, process_names, trigger_process_names
 from cellfeed.run_dir import RunDir
@@ -95,8 +96,8 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
     def started(kafka: int, registry: int) -> None:
         directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
 
-    with open_datastore(directory, config) as datastore:
-        run_gateway(datastore, StoreCoordinator(datastore.state), settings, stop, started)
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        run_gateway(datastore, coordinator, settings, stop, started)
 
 
 def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event) -> None:
@@ -104,9 +105,9 @@ def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, n
     from bridge.triggers.worker import run_trigger_worker
 
     program = load_program(triggers.app, trigger_settings(directory, triggers))
-    with open_datastore(directory, config) as datastore:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         directory.say_ready(name, {})
-        run_trigger_worker(program, datastore, StoreCoordinator(datastore.state), name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+        run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
 
 
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:

@@ -7,12 +7,11 @@ a caller that dies between the charge and writing it down can only ask again (St
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from store.engines.sqlite_files import SqliteFile
 
 DECLINED_FIRST_PERCENT: Final = 5
 """Share of cards, in percent, that the sandbox declines the first time."""
@@ -50,14 +49,13 @@ class SandboxCardProvider:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._transaction() as connection:
+        self._file = SqliteFile(path)
+        with self._file.write() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS charge (idempotency_key TEXT PRIMARY KEY, charge_id TEXT NOT NULL, amount_cents INTEGER NOT NULL)")
             connection.execute("CREATE TABLE IF NOT EXISTS decline (idempotency_key TEXT PRIMARY KEY)")
 
     def charge(self, idempotency_key: str, card: str, amount_cents: int) -> Charge:
-        with self._transaction() as connection:
+        with self._file.write() as connection:
             row = connection.execute("SELECT charge_id, amount_cents FROM charge WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
             if row is not None:
                 if row[1] != amount_cents:
@@ -75,28 +73,15 @@ class SandboxCardProvider:
 
     def charges(self) -> list[Charge]:
         """Every charge ever taken, for the books."""
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+        with self._file.read() as connection:
             return [Charge(row[1], row[0], row[2]) for row in connection.execute("SELECT * FROM charge ORDER BY idempotency_key")]
 
     def totals(self) -> tuple[int, int, int]:
         """``(charges, cents, declines)`` so far."""
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+        with self._file.read() as connection:
             [(count, cents)] = connection.execute("SELECT count(*), coalesce(sum(amount_cents), 0) FROM charge").fetchall()
             [(declines,)] = connection.execute("SELECT count(*) FROM decline").fetchall()
         return count, cents, declines
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.rollback()
-                raise
-            connection.execute("COMMIT")
 
 
 def declines_first(card: str) -> bool:

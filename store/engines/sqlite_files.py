@@ -2,10 +2,15 @@
 
 ``synchronous=FULL`` syncs the WAL before the commit becomes visible to any other connection, so nothing can be read that a power cut could take
 back (E5). NORMAL would let ids that readers have seen be given to other cells after a power cut.
+
+Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the WAL-reset bug" in its documentation of WAL): a
+checkpoint that overlaps a commit which starts the WAL anew may skip that commit's pages later, so a committed transaction is lost. Python brings whatever
+SQLite it was built with, so no connection checkpoints by itself; a writer does it from time to time, on a second connection, while it holds the write lock.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -16,12 +21,20 @@ from random import uniform
 from typing import Final
 
 from store.errors import OutcomeUnknown, StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("sqlite.checkpoint.inside")
+
+_log = logging.getLogger("cellfeed.sqlite")
 
 WRITE_LOCK_TIMEOUT_S: Final = 10.0
 """How long a writer waits for another process's transaction. Longer than any transaction of ``GROUP_CELLS_MAX`` cells takes on a busy disk."""
 
-_WAL_PAGES: Final = 4_000
-"""Pages (4 KiB) after which a commit also checkpoints: 16 MB keeps checkpoints rare under load and the WAL small."""
+_CHECKPOINT_BYTES: Final = 16 << 20
+"""What a process writes, about, before it checkpoints: rare under load, and the WAL stays small."""
+
+_COMMIT_BYTES: Final = 20 << 10
+"""What the smallest commit adds to the WAL: the pages of a row, of its indexes, and of a counter."""
 
 _READERS_KEPT_MAX: Final = 16
 """Idle reader connections kept open; each holds a few file handles and its page cache."""
@@ -36,7 +49,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         _retry_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
+        connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("PRAGMA cache_size=-32768")
         connection.execute("PRAGMA mmap_size=0")  # a failing disk under a memory map ends the process; a read call gives an error
         connection.execute("PRAGMA foreign_keys=ON")
@@ -95,16 +108,40 @@ class SqliteFile:
         # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
         self._writer.execute("PRAGMA busy_timeout=0")
         self._writer_lock = threading.Lock()
+        self._written_bytes = 0
+        self._checkpointer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
-        """The writer connection inside a transaction; commits at the end (see :func:`write_transaction`)."""
-        with self._using(), self._writer_lock, write_transaction(self._writer, self.path):
-            yield self._writer
+    def write(self, size_bytes: int = 0) -> Iterator[sqlite3.Connection]:
+        """The writer connection inside a transaction; commits at the end (see :func:`write_transaction`). ``size_bytes``: about what it writes."""
+        with self._using(), self._writer_lock:
+            with write_transaction(self._writer, self.path):
+                yield self._writer
+            self._written_bytes += size_bytes + _COMMIT_BYTES
+            if self._written_bytes > _CHECKPOINT_BYTES:
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Moves the WAL into the file while nobody can commit; see the module. One that fails is tried again after the next commit: what is committed is in the
+        WAL until then."""
+        try:
+            if self._checkpointer is None:
+                self._checkpointer = connect(self.path)
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error:
+            return  # another process writes just now
+        try:
+            failpoint("sqlite.checkpoint.inside")
+            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._written_bytes = 0
+        except sqlite3.Error as error:
+            _log.warning("%s: no checkpoint just now: %s", self.path, error)
+        finally:
+            self._writer.rollback()
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -141,6 +178,8 @@ class SqliteFile:
             for connection in self._readers:
                 connection.close()
             self._readers.clear()
+            if self._checkpointer is not None:
+                self._checkpointer.close()
             self._writer.close()
 
     @contextmanager

@@ -107,7 +107,7 @@ def assert_run_or_parked(store: Datastore, tmp_path: Path) -> None:
 def test_workers_divide_the_shards_and_run_each_cell_once_in_order(store: Datastore, start: Start, tmp_path: Path) -> None:
     for name in "abc":
         start(name)
-    time.sleep(0.8)  # the lead and the shares settle within a lease
+    wait_until(lambda: set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == set("abc"), "all have shards")
     for chunk in range(10):
         put(store, range(chunk * 60, chunk * 60 + 60))
     wait_until(lambda: behind(store, "recorder") == 0, "all cells run")
@@ -121,9 +121,9 @@ def test_workers_divide_the_shards_and_run_each_cell_once_in_order(store: Datast
 
 def test_kill_9_of_a_worker_moves_its_shards_and_skips_nothing(store: Datastore, start: Start, tmp_path: Path) -> None:
     workers = {name: start(name, run_s=0.002) for name in "ab"}
-    time.sleep(0.8)
+    wait_until(lambda: set(StoreCoordinator(store.state).owners("recorder", "trips").values()) == {"a", "b"}, "both have shards")
     put(store, range(900))
-    wait_until(lambda: len(runs(tmp_path)) > 50, "work under way")
+    wait_until(lambda: workers["a"].pid in {pid for _, _, pid in runs(tmp_path)}, "the first works")
     workers["a"].kill()
     workers["a"].wait()
     put(store, range(900, 1200))

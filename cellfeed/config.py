@@ -160,7 +160,10 @@ def process_names(config: Config) -> list[tuple[str, str]]:
     names += [(gateway.name, "gateway") for gateway in config.gateways]
     for each in config.triggers:
         names += [(name, "triggers") for name in trigger_process_names(each)]
-    return names + [(warehouse.name, "warehouse") for warehouse in config.warehouses]
+    names += [(warehouse.name, "warehouse") for warehouse in config.warehouses]
+    if any(cluster.failover == "automatic" for cluster in config.datastore.clusters):
+        names.append(("failover", "failover"))
+    return names
 
 
 def trigger_process_names(config: TriggersConfig) -> list[str]:

@@ -42,6 +42,8 @@ def run_process(run_dir: Path, name: str) -> None:
             _run_triggers(directory, config, next(each for each in config.triggers if name in trigger_process_names(each)), name, stop)
         case "warehouse":
             _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
+        case "failover":
+            _run_failover(directory, config, name, stop)
         case _:
             raise NotFound(f"the configuration has no process {name!r}; it has {', '.join(kinds)}")
 
@@ -91,6 +93,21 @@ def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, n
     with open_datastore(directory, config) as datastore:
         directory.say_ready(name, {})
         run_trigger_worker(program, datastore, StoreCoordinator(datastore.state), name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+
+
+def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
+    from store.clusters.supervisor import FailoverSupervisor
+
+    automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
+    clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
+    threads = [threading.Thread(target=FailoverSupervisor(cluster).run, args=(stop,), name=f"failover-{cluster.name}") for cluster in clusters]
+    for thread in threads:
+        thread.start()
+    directory.say_ready(name, {})
+    for thread in threads:
+        thread.join()
+    for cluster in clusters:
+        cluster.close()
 
 
 def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:

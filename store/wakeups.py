@@ -76,24 +76,25 @@ class Listener:
 
 
 class Poker:
-    """A writer's end. :meth:`poke` never blocks and never raises: what it does not reach is found by polling."""
+    """A writer's end. :meth:`poke` never waits for the state and never raises: what it does not reach is found by polling."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._addresses: list[tuple[str, int]] = []
-        self._refresh_at_s = 0.0
+        self._refresh_at_s = time.monotonic() + _REFRESH_S
         self._lock = threading.Lock()
+        self._closed = False
+        self._refreshing: threading.Thread | None = None
+        self._refresh_soon()
 
     def poke(self) -> None:
         """Sends one datagram to every follower."""
         with self._lock:
             if time.monotonic() >= self._refresh_at_s:
                 self._refresh_at_s = time.monotonic() + _REFRESH_S
-                # When the state cannot be read just now, those known before are poked and the rest poll.
-                with suppress(CellfeedError):
-                    self._addresses = self._read_addresses()
+                self._refresh_soon()
             for address in self._addresses:
                 try:
                     self._socket.sendto(b"!", address)
@@ -103,8 +104,25 @@ class Poker:
     def close(self) -> None:
         with self._lock:
             self._addresses = []
+            self._closed = True
             self._refresh_at_s = float("inf")
             self._socket.close()
+        if self._refreshing is not None:
+            self._refreshing.join()
+
+    def _refresh_soon(self) -> None:
+        # On a thread of its own: the state may be on a node that hangs, and a poke stands between a commit and its acknowledgement.
+        if self._refreshing is None or not self._refreshing.is_alive():
+            self._refreshing = threading.Thread(target=self._refresh, name="wakeup-addresses", daemon=True)
+            self._refreshing.start()
+
+    def _refresh(self) -> None:
+        # When the state cannot be read just now, those known before are poked and the rest poll.
+        with suppress(CellfeedError):
+            addresses = self._read_addresses()
+            with self._lock:
+                if not self._closed:
+                    self._addresses = addresses
 
     def _read_addresses(self) -> list[tuple[str, int]]:
         now_us = self._state.now_us()

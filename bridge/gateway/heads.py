@@ -1,6 +1,7 @@
 """What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches that wait for them to move.
 
-A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``.
+A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``. Where cells are shown only once a minion
+has them, a wake-up comes a millisecond or two too early: the counters are looked at again, in small steps, until what is committed is shown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
+from bridge.gateway.limits import FOLLOW_UP_S
 from store.engines.contract import Engine, Head
+from store.limits import ADDED_ID_MAX
 
 
 class LogHeads:
@@ -21,7 +24,7 @@ class LogHeads:
         self._heads: dict[int, Head] = {}
         self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
         self._reading: asyncio.Future[dict[int, Head]] | None = None
-        self._again = False
+        self._again = self._following_up = False
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
@@ -46,12 +49,26 @@ class LogHeads:
             self._again = False
             try:
                 await self.refresh()
+                await self._follow_up()
             except Exception as error:
                 on_error(error)
 
         task = asyncio.get_running_loop().create_task(run())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
+
+    async def _follow_up(self) -> None:
+        if self._following_up:
+            return
+        self._following_up = True
+        try:
+            for wait_s in FOLLOW_UP_S:
+                if all(head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX for head in self._heads.values()):
+                    return
+                await asyncio.sleep(wait_s)
+                await self.refresh()
+        finally:
+            self._following_up = False
 
     async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
         """Returns when the watermark of one of the shards differs from the one that was seen, or after ``timeout_s``."""
@@ -69,10 +86,10 @@ class LogHeads:
     def _take(self, heads: dict[int, Head]) -> None:
         for shard, head in heads.items():
             known = self._heads.get(shard)
+            if known == head or (known is not None and head.watermark < known.watermark):
+                continue
+            self._heads[shard] = head
             if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:
-                if known is not None and head.watermark < known.watermark:
-                    continue
-                self._heads[shard] = head
                 for future in self._waiting[shard]:
                     if not future.done():
                         future.set_result(None)

@@ -43,6 +43,9 @@ BLOCK_CELLS: Final = 500
 BLOCKS_BYTES_MAX: Final = 256 << 20
 """Memory for kept blocks; the least recently used go first."""
 
+FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
+"""Waits between looks at the counters while committed cells wait for a minion, in seconds: a healthy one has them after 1 to 16 ms."""
+
 POLL_INTERVAL_S: Final = 0.1
 """How often the counters are looked at when no wake-up comes: the cost of a lost one."""
 

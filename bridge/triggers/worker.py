@@ -26,6 +26,7 @@ from bridge.triggers.standing import LeaseKeeper, Standing
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter
+from store.limits import ADDED_ID_MAX
 from store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
@@ -204,8 +205,10 @@ def run_trigger_worker(
     try:
         while not stop.is_set():
             try:
-                heads = {shard: head.watermark for shard, head in datastore.heads().items()}
-                busy = False
+                found = datastore.heads()
+                heads = {shard: head.watermark for shard, head in found.items()}
+                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
+                busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
                 for group in groups:
                     group.keep_place()
                     busy |= group.start_work(pool, heads)

@@ -26,6 +26,7 @@ from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_T
 from store.clusters.roles import Role, newest
 from store.engines.contract import Head
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
+from store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
 """A commit that took longer than this is acknowledged only after the cluster's nodes were asked again who is master, in seconds."""
@@ -107,25 +108,25 @@ class Cluster:
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def write(self, what: Callable[[NodeEngine, int], T]) -> T:
+    def write(self, what: Callable[[NodeEngine, int], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
         """Calls ``what(master's engine, leader epoch)``; see the module for a promotion meanwhile. Raises as the engine's ``put``."""
         role = self.role()
         try:
-            return self._write_under(role, what)
+            return self._write_under(role, what, timeout_s)
         except (StorageUnavailable, StaleWriter):
             # Nothing was written. If another node is master by now it is asked, once.
             self.look()
             now = self.role()
             if now.epoch == role.epoch:
                 raise
-            return self._write_under(now, what)
+            return self._write_under(now, what, timeout_s)
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         return self.write(lambda engine, epoch: engine.put(cells, epoch))
 
-    def _write_under(self, role: Role, what: Callable[[NodeEngine, int], T]) -> T:
+    def _write_under(self, role: Role, what: Callable[[NodeEngine, int], T], timeout_s: float) -> T:
         began_s = time.monotonic()
-        result = self._named(role.master).call(lambda engine: what(engine, role.epoch), WRITE_TIMEOUT_S)
+        result = self._named(role.master).call(lambda engine: what(engine, role.epoch), timeout_s)
         if time.monotonic() - began_s > ROLE_FRESH_S:
             self.look()
             now = self.role()
@@ -174,6 +175,7 @@ class Cluster:
         if not following:
             raise StorageUnavailable(f"cluster {self.name}: no node that follows {role.master} answers")
         master = following.get(role.master)
+        told_by_master = master is not None and self.nodes[role.master].why_not is None
         minions = [view for name, view in following.items() if name != role.master]
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
         found = {}
@@ -184,7 +186,9 @@ class Cluster:
                 )
                 held = [view.heads[shard].next_added_id for view in (minions if by_minions else [master] if master else minions) if shard in view.heads]
                 self._shown[shard] = watermark = max(self._shown[shard], *held) if held else self._shown[shard]
-                found[shard] = newest_head._replace(watermark=watermark, next_added_id=max(newest_head.next_added_id, watermark))
+                found[shard] = newest_head._replace(
+                    watermark=watermark, next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX
+                )
         return found
 
     def replicated(self) -> dict[int, int]:

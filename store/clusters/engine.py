@@ -12,7 +12,7 @@ from typing import TypeVar
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Replica, Watermark
-from store.clusters.node import NodeEngine, OpenNode, StorageNode
+from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.engines.contract import Head, LocatedCell, StateEntry, StateTable
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
@@ -225,13 +225,13 @@ class ClusterState:
         self._cluster = cluster
 
     def get(self, key: str) -> StateEntry | None:
-        return self._cluster.write(lambda engine, _: engine.state.get(key))
+        return self._cluster.write(lambda engine, _: engine.state.get(key), READ_TIMEOUT_S)
 
     def list(self, prefix: str) -> list[StateEntry]:
-        return self._cluster.write(lambda engine, _: engine.state.list(prefix))
+        return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
 
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
         return self._cluster.write(lambda engine, _: engine.state.commit(write, expect))
 
     def now_us(self) -> int:
-        return self._cluster.write(lambda engine, _: engine.state.now_us())
+        return self._cluster.write(lambda engine, _: engine.state.now_us(), READ_TIMEOUT_S)

@@ -45,12 +45,15 @@ from store.engines.mysql_replication import (
     stop_receiving,
 )
 from store.engines.mysql_state import MySqlState
-from store.errors import CellfeedError, ProtectData, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
 declare("promote.after_fence", "promote.after_collect", "promote.after_raise", "promote.after_repoint", "promote.after_open")
 
 _log = logging.getLogger("cellfeed.failover")
+QUICK_TIMEOUT_S: Final = 1.0
+"""How long a node is waited for that may be the one that hangs, in seconds."""
+
 _EPOCH_MAX: Final = (1 << 31) - 1
 
 
@@ -83,22 +86,37 @@ def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
     return role, silent
 
 
-def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = ()) -> Promotion:
-    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: minions to go on without. See the module.
+def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = (), epoch: int | None = None) -> Promotion:
+    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: minions to go on without. ``epoch``: only if that is still the role's. See
+    the module.
 
-    Raises ProtectData when cells that were shown could be lost by it, StorageUnavailable when a node that is needed does not answer.
+    Raises StaleWriter when the epoch is another one by now, ProtectData when cells that were shown could be lost by it, StorageUnavailable when a node that
+    is needed does not answer.
     """
     for node in (*give_up, *([to] if to else [])):
         cluster.server(node)
-    role, silent = cluster_role(cluster)
+    # A master that hangs must not hold up its own replacement: it is asked, and fenced, with little patience.
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        return _promote_locked(cluster, quick, to, give_up, epoch)
+    finally:
+        quick.close()
+
+
+def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], epoch: int | None) -> Promotion:
+    role, silent = cluster_role(quick)
+    for server in cluster.servers.values():
+        server.drop_idle()  # a fence, by this promotion or one before, cuts connections that were kept
     answering = [name for name in cluster.servers if name not in silent]
     if 2 * len(answering) <= len(cluster.servers):
         raise StorageUnavailable(f"cluster {cluster.name}: only {', '.join(answering)} answer; a majority of {len(cluster.servers)} nodes is needed: {silent}")
     with promotion_lock([cluster.servers[name] for name in answering], cluster.name):
-        role, _ = cluster_role(cluster)
-        if _is_unfinished(cluster, role) and to in (None, role.master):
+        role, _ = cluster_role(quick)
+        if epoch is not None and epoch != role.epoch:
+            raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
+        if _is_unfinished(quick, role) and to in (None, role.master):
             return _finish(cluster, role, give_up)
-        return _promote(cluster, role, to, give_up)
+        return _promote(cluster, quick, role, to, give_up)
 
 
 def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
@@ -111,7 +129,7 @@ def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
         return False
 
 
-def _promote(cluster: ClusterServers, role: Role, to: str | None, give_up: Collection[str]) -> Promotion:
+def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str | None, give_up: Collection[str]) -> Promotion:
     if to == role.master:
         raise ProtectData(f"{to} is the master of cluster {cluster.name} already")
     candidates = [name for name in cluster.servers if name != role.master and name not in give_up]
@@ -119,7 +137,7 @@ def _promote(cluster: ClusterServers, role: Role, to: str | None, give_up: Colle
     for name in candidates:
         check_mariadb(cluster.servers[name])
     done = Promotion(cluster.name, "", role.epoch + 1, role.master, fenced=False, gave_up=sorted(give_up))
-    done.fenced = _fence(cluster, role)
+    done.fenced = _fence(quick, role)
     failpoint("promote.after_fence")
     positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
     failpoint("promote.after_collect")

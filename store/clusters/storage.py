@@ -24,6 +24,15 @@ class ClusterServers:
             raise InvalidRequest(f"cluster {self.name} has no node {node!r}; it has {', '.join(self.servers)}")
         return self.servers[node]
 
+    def with_timeout(self, timeout_s: float) -> ClusterServers:
+        """The same servers over connections of their own, which wait so many seconds for an answer. The caller closes them."""
+        servers = {name: MySqlServer(server.address, timeout_s) for name, server in self.servers.items()}
+        return ClusterServers(self.name, self.datastore, self.shards, servers, semi_sync=self.semi_sync)
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.close()
+
     @property
     def meta(self) -> str:
         """The meta database: the counters, the state and the buffer."""

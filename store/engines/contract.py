@@ -34,7 +34,8 @@ from store.cells import NewCell, PutResult, StoredCell, Triple
 
 
 class Head(NamedTuple):
-    """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``."""
+    """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``. No id at or above ``next_added_id`` has been given out; while the
+    master is away and nobody can say, it is ``ADDED_ID_MAX``."""
 
     log_start: int
     watermark: int

@@ -97,7 +97,7 @@ class MySqlServer:
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
                     if is_lost(error):
                         # Those kept from before the server went, or cut its clients off, are dead as well.
-                        self._drop_idle()
+                        self.drop_idle()
                     raise failed(self, error) from error
                 raise
             else:
@@ -108,9 +108,10 @@ class MySqlServer:
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
-            self._drop_idle()
+            self.drop_idle()
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Closes the connections that are kept; the next calls make new ones."""
         while True:
             try:
                 connection = self._idle.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from uuid import UUID, uuid5
@@ -11,13 +12,16 @@ import pytest
 from store.cells import NewCell, Outcome, new_cell
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
+from store.clusters.failover import Promotion, cluster_role, promote
 from store.clusters.init import init_cluster
 from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix
 from store.clusters.shard_map import even_map
+from store.clusters.storage import ClusterServers
+from store.clusters.supervisor import FailoverSupervisor
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import ProtectData, StorageUnavailable
+from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
@@ -223,6 +227,71 @@ def test_a_minion_that_does_not_answer_is_given_up_only_by_name(cluster: TestClu
     with pytest.raises(ProtectData, match="c does not answer"):
         promote(cluster.admin)
     assert promote(cluster.admin, give_up=["c"]).master == "b"
+
+
+@pytest.fixture
+def supervisors(cluster: TestCluster) -> Iterator[list[Promotion]]:
+    """Two supervisors at work, as on two hosts; what they promote."""
+    stop, promoted = threading.Event(), list[Promotion]()
+    threads = [threading.Thread(target=FailoverSupervisor(cluster.admin, promoted.append).run, args=(stop,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    yield promoted
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_supervisor_promotes_once_and_brings_the_old_master_back(
+    cluster: TestCluster, engine: ClusteredEngine, supervisors: list[Promotion], how: str
+) -> None:
+    before = cells(range(50))
+    engine.put(before)
+    eventually(lambda: shown(engine) == 50, "replicated")
+    read = log(engine)
+    old = cluster.servers["a"]
+    old.kill() if how == "kill" else old.pause()
+    put_until_stored(engine, cells(range(50, 60)))
+    assert [(each.old_master, each.epoch) for each in supervisors] == [("a", 1)]
+    old.start() if how == "kill" else old.resume()
+    eventually(lambda: checksums(cluster, "a") == checksums(cluster, supervisors[0].master), "the old master follows", 20)
+    eventually(lambda: shown(engine) == 60, "all shown")
+    now = log(engine)
+    assert all(now[shard][: len(seen)] == seen for shard, seen in read.items()), "what was read has not changed (I3)"
+    assert len(supervisors) == 1
+
+
+def test_nobody_is_promoted_while_a_minion_still_hears_the_master(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    # The supervisor's own way to the master is cut; the minions' is not.
+    cut_off = ClusterServers("c1", DATASTORE, SHARDS, {**cluster.admin.servers, "a": MySqlServer("mysql://root@127.0.0.1:1")})
+    supervisor = FailoverSupervisor(cut_off)
+    deadline_s = time.monotonic() + 3
+    while time.monotonic() < deadline_s:
+        assert supervisor.look() is None
+        time.sleep(0.1)
+    engine.put(cells(range(5)))
+
+
+def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    epoch = 0
+    for number, name in enumerate(["promote.after_fence", "promote.after_collect", "promote.after_raise", "promote.after_repoint", "promote.after_open"]):
+        put_until_stored(engine, cells(range(number * 10, number * 10 + 10)))
+        set_failpoint(name, "raise")
+        with pytest.raises(FailpointReached):
+            promote(cluster.admin)
+        clear_failpoints()
+        done = promote(cluster.admin)
+        assert done.epoch >= epoch
+        epoch = done.epoch
+        role, _ = cluster_role(cluster.admin)
+        for node in cluster.servers:
+            if node != role.master:
+                follow_again(cluster.admin, node)
+        eventually(lambda role=role: all(checksums(cluster, node) == checksums(cluster, role.master) for node in "abc"), f"copies again after {name}")  # type: ignore[misc]
+    put_until_stored(engine, cells(range(100, 110)))
+    eventually(lambda: shown(engine) == 60, "all shown")
+    assert all(engine.get([cell.triple for cell in cells(range(50))]))
 
 
 def test_an_old_master_with_cells_of_its_own_is_refused_and_nothing_of_it_is_lost_or_shown_under_taken_ids(servers: list[MariaDB]) -> None:

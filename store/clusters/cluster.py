@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
-from store.clusters.roles import Role, newest
+from store.clusters.roles import Role
 from store.engines.contract import Head
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
@@ -61,6 +61,8 @@ class Cluster:
         self._lock = threading.Lock()
         self._role: Role | None = None
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
+        for node in nodes:
+            node.on_role = self._heard
 
     def hold(self, shards: Sequence[int]) -> None:
         """The shard map gives it these shards from now on."""
@@ -79,10 +81,16 @@ class Cluster:
         tickets = [(node, node.ask()) for node in self.nodes.values()]
         for node, ticket in tickets:
             node.wait(ticket, slow_s)
-        heard = newest(view.role for view in self._views().values())
+
+    def _heard(self, role: Role) -> None:
+        """Called by the nodes' watchers. Whoever still waits for an old master, which may hang, is cut off: the call's fate is not known, and is told so."""
         with self._lock:
-            if heard is not None and (self._role is None or heard.epoch > self._role.epoch):
-                self._role = heard
+            before = self._role
+            if before is not None and role.epoch <= before.epoch:
+                return
+            self._role = role
+        if before is not None and before.master != role.master and (old := self.nodes.get(before.master)) is not None:
+            old.abort()
 
     def role(self) -> Role:
         """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told."""

@@ -42,6 +42,10 @@ class NodeEngine(Engine, Protocol):
 
     def put(self, cells: Sequence[NewCell], leader_epoch: int | None = None) -> list[PutResult]: ...
 
+    def abort(self) -> None:
+        """Cuts off calls under way, which fail as when the network does. Later calls work."""
+        ...
+
     @property
     def buffer(self) -> BufferTable:
         """Cells of other clusters that wait on this one."""
@@ -70,6 +74,8 @@ class StorageNode:
         self.view: NodeView | None = None
         self.why_not: str | None = "not looked at yet"
         """The last error while the node does not answer; None while it does."""
+        self.on_role: Callable[[Role], None] = lambda _: None
+        """Called by the watcher with what the node has heard of the cluster's role, at every look."""
         self._open_node = open_node
         self._engines: dict[float, NodeEngine] = {}
         self._open_lock = threading.Lock()
@@ -108,6 +114,13 @@ class StorageNode:
             if engine is not opened:
                 opened.close()
         return engine
+
+    def abort(self) -> None:
+        """Cuts off the calls under way."""
+        with self._open_lock:
+            engines = list(self._engines.values())
+        for engine in engines:
+            engine.abort()
 
     # --- watching --------------------------------------------------------------------------------------------------------
 
@@ -166,6 +179,8 @@ class StorageNode:
             self.view = NodeView(role, heads, seen_at_s)
             self.breaker.succeeded()
             self.why_not = None
+            if role is not None:
+                self.on_role(role)
 
     def close(self) -> None:
         with self._changed:

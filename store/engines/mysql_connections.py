@@ -7,6 +7,7 @@ Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolut
 from __future__ import annotations
 
 import select
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -77,6 +78,7 @@ class MySqlServer:
         self.address = parse_mysql_url(address) if isinstance(address, str) else address
         self.timeout_s = timeout_s
         self._idle: list[Connection[Any]] = []
+        self._busy: set[Connection[Any]] = set()
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
@@ -90,7 +92,8 @@ class MySqlServer:
         with self._using():
             connection = self._take()
             try:
-                yield connection
+                with self._busy_with(connection):
+                    yield connection
             except BaseException as error:
                 with suppress(Exception):
                     connection.close()
@@ -109,6 +112,25 @@ class MySqlServer:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
             self.drop_idle()
+
+    def abort(self) -> None:
+        """Cuts the connections off that are in use: calls that wait for an answer fail at once, as when the network does. Later calls make new ones."""
+        with self._state:
+            busy = list(self._busy)
+        for connection in busy:
+            with suppress(OSError, AttributeError):  # it may have ended by itself
+                connection._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined] # noqa: SLF001 - close() would wait for the reader
+        self.drop_idle()
+
+    @contextmanager
+    def _busy_with(self, connection: Connection[Any]) -> Iterator[None]:
+        with self._state:
+            self._busy.add(connection)
+        try:
+            yield
+        finally:
+            with self._state:
+                self._busy.discard(connection)
 
     def drop_idle(self) -> None:
         """Closes the connections that are kept; the next calls make new ones."""

@@ -20,7 +20,7 @@ from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import FailoverSupervisor
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
-from store.errors import ProtectData, StorageUnavailable
+from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
@@ -89,7 +89,7 @@ def put_until_stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
     while True:
         try:
             results = engine.put(wanted)
-        except StorageUnavailable:
+        except Unavailable:
             assert time.monotonic() < deadline_s, "no writes in time"
             time.sleep(0.05)
         else:

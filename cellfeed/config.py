@@ -15,13 +15,48 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
+from bridge.coordination.open import IN_STORE, check_coordination
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
 from store.limits import SHARDS_MAX
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
 ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
+
+
+class MariaDbServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="mariadb"):
+    """A MariaDB server that is a process of the instance: a storage node whose ``url`` names its port; user and password are the node's. ``directory`` is
+    ``servers/NAME`` of the run directory without; ``settings``: a file of MariaDB's own form instead of the shipped one."""
+
+    name: ProcessName
+    port: ListenPort
+    server_id: Annotated[int, Meta(ge=1, le=4_294_967_295)]
+    directory: str | None = None
+    settings: str | None = None
+
+
+class ZooKeeperServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="zookeeper"):
+    """A ZooKeeper server of one node that is a process of the instance. ``directory`` and ``settings`` as for MariaDB."""
+
+    name: ProcessName = "zookeeper"
+    port: ListenPort = 2181
+    directory: str | None = None
+    settings: str | None = None
+
+
+class KafkaServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="kafka"):
+    """A Kafka broker of one node (KRaft) that is a process of the instance. ``directory`` and ``settings`` as for MariaDB."""
+
+    name: ProcessName = "kafka"
+    port: ListenPort = 9094
+    controller_port: ListenPort = 9095
+    directory: str | None = None
+    settings: str | None = None
+
+
+ServerConfig = MariaDbServerConfig | ZooKeeperServerConfig | KafkaServerConfig
 
 
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -82,7 +117,8 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it, ``processes`` divide the shards."""
+    """Trigger workers: ``app`` is ``module:name`` or a file, ``settings`` go to it (``{run_dir}`` in a text is the run directory), ``processes``
+    divide the shards."""
 
     app: str
     name: ProcessName = "triggers"
@@ -105,13 +141,16 @@ class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Config(Struct, forbid_unknown_fields=True, frozen=True):
-    """The whole file."""
+    """The whole file. ``servers`` are started before, and ended after everything else."""
 
+    servers: list[ServerConfig] = []
     datastore: DatastoreConfig = DatastoreConfig()
     workers: list[WorkerConfig] = msgspec.field(default_factory=lambda: [WorkerConfig()])
     gateways: list[GatewayProcessConfig] = msgspec.field(default_factory=lambda: [GatewayProcessConfig()])
     triggers: list[TriggersConfig] = []
     warehouses: list[WarehouseConfig] = []
+    coordination: str = IN_STORE
+    """Where groups meet and offsets are kept: ``store``, or ``zookeeper://[user:password@]host:port,host:port/chroot``."""
     restart: bool = False
     """Whether ``cellfeed up`` starts a process again that has died."""
 
@@ -134,6 +173,7 @@ def load_config(path: Path | None) -> Config:
 def check_config(config: Config) -> Config:
     """What no type says: names are unique, hosts are loopback."""
     check_datastore_name(config.datastore.name)
+    check_coordination(config.coordination)
     nodes = Counter(node.name for cluster in config.datastore.clusters for node in cluster.nodes)
     clusters = Counter(cluster.name for cluster in config.datastore.clusters)
     if repeated := [name for name, count in (clusters + nodes).items() if count > 1]:
@@ -144,6 +184,7 @@ def check_config(config: Config) -> Config:
                 parse_mysql_url(node.url, node.replication)
             except InvalidRequest as error:
                 raise InvalidRequest(f"config: node {node.name}: {error}") from None
+    _check_servers(config)
     counts = Counter(name for name, _ in process_names(config))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
@@ -156,7 +197,8 @@ def check_config(config: Config) -> Config:
 
 def process_names(config: Config) -> list[tuple[str, str]]:
     """``(name, kind)`` of every process that the configuration names, in the order in which they start."""
-    names = [(worker.name, "worker") for worker in config.workers]
+    names = [(server.name, server_kind(server)) for server in config.servers]
+    names += [(worker.name, "worker") for worker in config.workers]
     names += [(gateway.name, "gateway") for gateway in config.gateways]
     for each in config.triggers:
         names += [(name, "triggers") for name in trigger_process_names(each)]
@@ -166,6 +208,17 @@ def process_names(config: Config) -> list[tuple[str, str]]:
     return names
 
 
+def server_kind(server: ServerConfig) -> str:
+    """``mariadb``, ``zookeeper`` or ``kafka``."""
+    return str(server.__struct_config__.tag)
+
+
+def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
+    """The storage nodes whose address is the server's: one, in a configuration that was checked."""
+    addresses = [(node, parse_mysql_url(node.url, node.replication)) for cluster in config.datastore.clusters for node in cluster.nodes]
+    return [node for node, address in addresses if address.port == server.port and is_loopback(address.host)]
+
+
 def trigger_process_names(config: TriggersConfig) -> list[str]:
     """``triggers``, or ``triggers-1`` … where there are several."""
     return [config.name] if config.processes == 1 else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
@@ -173,14 +226,31 @@ def trigger_process_names(config: TriggersConfig) -> list[str]:
 
 def check_loopback(name: str, host: str) -> None:
     """Raises ProtectData unless ``host`` is this machine's loopback."""
-    if host == "localhost":
-        return
-    try:
-        loopback = ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise ProtectData(f"{name}: host {host!r} is not loopback; without TLS and authentication nothing listens wider")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine's loopback, told without asking a name server."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_servers(config: Config) -> None:
+    mariadb = [server for server in config.servers if isinstance(server, MariaDbServerConfig)]
+    ports = Counter(server.port for server in config.servers)
+    ports.update(server.controller_port for server in config.servers if isinstance(server, KafkaServerConfig))
+    for what, counts in (("port", ports), ("server_id", Counter(server.server_id for server in mariadb))):
+        if repeated := [value for value, count in counts.items() if count > 1]:
+            raise InvalidRequest(f"config: {what} {repeated[0]} is given to two servers")
+    for server in mariadb:
+        count = len(nodes_at(config, server))
+        if count != 1:
+            raise InvalidRequest(f"config: server {server.name} on port {server.port}: one storage node of datastore.clusters must be there, and {count} are")
 
 
 def write_config(config: Config, path: Path) -> None:

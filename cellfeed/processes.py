@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import open_coordinator
 from cellfeed import storage
 from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, load_config, process_names, trigger_process_names
 from cellfeed.run_dir import RunDir
+from cellfeed.servers.configured import SERVER_KINDS, configured_server
+from cellfeed.servers.life import run_in_place
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.errors import NotFound
@@ -37,6 +40,7 @@ def run_process(run_dir: Path, name: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     kinds = dict(process_names(config))
+    directory.make()
     match kinds.get(name):
         case "worker":
             _run_worker(directory, config, next(each for each in config.workers if each.name == name), stop)
@@ -48,6 +52,8 @@ def run_process(run_dir: Path, name: str) -> None:
             _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
         case "failover":
             _run_failover(directory, config, name, stop)
+        case kind if kind in SERVER_KINDS:
+            run_in_place(configured_server(directory, config, name), directory)
         case _:
             raise NotFound(f"the configuration has no process {name!r}; it has {', '.join(kinds)}")
 
@@ -55,6 +61,11 @@ def run_process(run_dir: Path, name: str) -> None:
 def open_datastore(directory: RunDir, config: Config) -> Datastore:
     """The instance's datastore, in process."""
     return storage.open_datastore(config, directory.path)
+
+
+def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, Any]:
+    """The settings that the program gets: ``{run_dir}`` in a text is the run directory, so that one configuration serves wherever it runs."""
+    return {name: value.replace("{run_dir}", str(directory.path)) if isinstance(value, str) else value for name, value in triggers.settings.items()}
 
 
 def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
@@ -85,18 +96,18 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
     def started(kafka: int, registry: int) -> None:
         directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
 
-    with open_datastore(directory, config) as datastore:
-        run_gateway(datastore, StoreCoordinator(datastore.state), settings, stop, started)
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        run_gateway(datastore, coordinator, settings, stop, started)
 
 
 def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event) -> None:
     from bridge.triggers.program import load_program
     from bridge.triggers.worker import run_trigger_worker
 
-    program = load_program(triggers.app, triggers.settings)
-    with open_datastore(directory, config) as datastore:
+    program = load_program(triggers.app, trigger_settings(directory, triggers))
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         directory.say_ready(name, {})
-        run_trigger_worker(program, datastore, StoreCoordinator(datastore.state), name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+        run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
 
 
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:

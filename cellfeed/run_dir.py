@@ -99,10 +99,10 @@ class RunDir:
 
     # --- ready files -------------------------------------------------------------------------------------------------------
 
-    def say_ready(self, name: str, ports: dict[str, int]) -> None:
-        """Called by a process once it serves."""
-        own = psutil.Process()
-        _replace(self._ready(name), msgspec.json.encode(Ready(own.pid, _began_s(own), ports)))
+    def say_ready(self, name: str, ports: dict[str, int], pid: int | None = None) -> None:
+        """Called by a process once it serves, or with the pid of one that cannot say so itself."""
+        process = psutil.Process(pid)
+        _replace(self._ready(name), msgspec.json.encode(Ready(process.pid, _began_s(process), ports)))
 
     def ready(self, name: str) -> Ready | None:
         try:

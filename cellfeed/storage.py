@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.clusters.buffer_table import BufferCount
 from store.clusters.cluster import Cluster, Replica, Watermark
 from store.clusters.engine import ClusteredEngine
+from store.clusters.init import Initialised, init_cluster
 from store.clusters.shard_map import ShardMap, even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
@@ -59,6 +61,19 @@ def shard_map(config: Config) -> ShardMap:
     made = ShardMap(config.datastore.name, config.datastore.shards, 1, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
     made.by_shard()
     return made
+
+
+def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]:
+    """Makes these clusters of their bare servers, one after the other; one that has been made is left as it is. Raises as :func:`init_cluster`."""
+    if not names:
+        return
+    divided = shard_map(config)
+    for name in names:
+        servers = cluster_servers(config, name)
+        try:
+            yield init_cluster(servers, divided)
+        finally:
+            servers.close()
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

@@ -18,8 +18,11 @@ from typing import Final
 
 import psutil
 
+from cellfeed import storage
 from cellfeed.config import Config, load_config, process_names, write_config
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
+from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
+from cellfeed.servers.life import start_server
 from store.errors import InvalidRequest, NotFound, Unavailable
 
 _log = logging.getLogger("cellfeed.supervisor")
@@ -40,7 +43,8 @@ Say = Callable[[str], None]
 
 
 def start_all(directory: RunDir, config: Config, say: Say) -> None:
-    """Starts every process and waits until all of them serve. One that cannot start ends those before it, and its error is raised."""
+    """Starts every process and waits until all of them serve: the servers first; then clusters that are made of them are initialised, unless they have been.
+    One that cannot start ends those before it, and its error is raised."""
     directory.make()
     for name, _ in process_names(config):
         if directory.alive(name):
@@ -48,13 +52,22 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
     directory.forget_all()
     write_config(config, directory.config)
     try:
-        for name, kind in process_names(config):
-            entry = start_one(directory, name, kind)
-            ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items())
-            say(f"{name} (pid {entry.pid}){': ' + ports if ports else ''}")
+        servers = [(name, kind) for name, kind in process_names(config) if kind in SERVER_KINDS]
+        for name, kind in servers:
+            _start_and_say(directory, name, kind, say)
+        for done in storage.init_clusters(config, own_clusters(config)):
+            say(f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}")
+        for name, kind in process_names(config)[len(servers) :]:
+            _start_and_say(directory, name, kind, say)
     except BaseException:
         stop_all(directory, lambda _: None)
         raise
+
+
+def _start_and_say(directory: RunDir, name: str, kind: str, say: Say) -> None:
+    entry = start_one(directory, name, kind)
+    ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items())
+    say(f"{name} (pid {entry.pid}){': ' + ports if ports else ''}")
 
 
 def start_again(directory: RunDir, name: str) -> ProcessEntry:
@@ -71,6 +84,8 @@ def start_again(directory: RunDir, name: str) -> ProcessEntry:
 
 def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
     """Starts a process and waits until it says that it serves. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
+    if kind in SERVER_KINDS:
+        return start_server(configured_server(directory, load_config(directory.config), name), directory, given_up)
     log_path = directory.log(name)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
@@ -109,7 +124,8 @@ def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[by
 
 
 def stop_all(directory: RunDir, say: Say) -> None:
-    """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers."""
+    """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers, and those before
+    its servers."""
     for entry in reversed(directory.processes()):
         if directory.alive(entry.name):
             clean = directory.stop_process(entry.name)

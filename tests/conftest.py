@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from store.datastore import Datastore
 from store.failpoints import clear_failpoints
-from tests.services import local_mariadb
+from tests.services import local_mariadb, local_zookeeper
 from tests.services.local_mariadb import MariaDB
+from tests.services.local_zookeeper import ZooKeeper
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -49,6 +50,21 @@ def empty_mariadb(mariadb_server: MariaDB) -> MariaDB:
     """The server without any database of an earlier test."""
     local_mariadb.drop_all_databases(mariadb_server)
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeper]:
+    """One ZooKeeper for the tests of this process that only need some server; each uses a chroot of its own. Skips, with the reason, where there is none."""
+    if reason := local_zookeeper.why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-zookeeper-"))
+    server = ZooKeeper(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@
     C4  A partition has at most one claim. It can be claimed when nobody holds it or its holder's session has ended. A claim that was taken over is
         void for ever: no clock is needed to refuse it.
     C5  ``commit_offsets`` under claims is all or nothing, and is refused (StaleWriter) when one of the claims is void: a process that was paused and has
-        lost its partitions cannot move an offset when it wakes up. Entries given along are written in the same commit.
+        lost its partitions cannot move an offset when it wakes up. Entries given along (under claims) are decided by the same commit: written for good,
+        or not at all.
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups do not see each other's offsets.
     C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which can do nothing from then on: its ``renew`` is refused
         (StaleWriter), it neither leads nor claims. Epochs and tokens only rise and are never used twice.
@@ -59,6 +60,15 @@ TopicPartition = tuple[str, int]
 class Offsets(Protocol):
     """The part that consumer groups of the gateway need."""
 
+    @property
+    def keeps_in_store(self) -> bool:
+        """Whether all of it is in the datastore's own state table, so that it is away, and lost, only together with the cells."""
+        ...
+
+    def lineage(self, group: str) -> str:
+        """Names the memory that the group's offsets are in. It is another one when they were lost and begun anew, or are kept elsewhere."""
+        ...
+
     def commit_offsets(
         self,
         group: str,
@@ -79,6 +89,10 @@ class Offsets(Protocol):
         ...
 
     def delete_offsets(self, group: str) -> None: ...
+
+    def close(self) -> None:
+        """Ends what it holds open, its sessions among it."""
+        ...
 
 
 class Coordinator(Offsets, Protocol):

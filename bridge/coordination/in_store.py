@@ -52,8 +52,17 @@ class _Holder(msgspec.Struct, frozen=True):
 class StoreCoordinator:
     """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.StateTable`."""
 
+    keeps_in_store = True
+
     def __init__(self, state: StateTable) -> None:
         self._state = state
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def lineage(self, group: str) -> str:
+        del group  # whoever loses one group's offsets has lost the datastore
+        return "store"
 
     # --- membership ------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from cellfeed.run_dir import RunDir
 from store.body_codec import decode_body
 from store.cells import NewCell, Outcome
 from store.clusters.failover import cluster_role, promote
-from store.clusters.init import init_cluster
 from store.clusters.migrate import migrate_cluster
 from store.clusters.rejoin import clone, extra_buffered, extra_cells, follow_again, is_prefix
 from store.clusters.storage import ClusterServers
@@ -36,9 +35,7 @@ _EXTRA_SHOWN = 20
 def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Make clusters of the bare servers that the configuration names. Doing it again changes nothing."""
     checked = _config(config, run_dir)
-    shard_map = storage.shard_map(checked)
-    for cluster in checked.datastore.clusters:
-        done = init_cluster(storage.cluster_servers(checked, cluster.name), shard_map)
+    for done in storage.init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
         told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there}
         minions = f", {' and '.join(done.minions)} follow" if done.minions else ", no minion"
         _done(as_json, told, f"{done.cluster}: {done.master} is master{minions}{' (as before)' if done.was_there else ''}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,14 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.contract import Offsets
+from bridge.coordination.open import open_coordinator
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config import load_config
-from cellfeed.processes import open_datastore
+from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
 from store.errors import CellfeedError, NotFound
 
@@ -38,10 +40,10 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
         raise NotFound(f"{run_dir} is not the run directory of an instance")
     config = load_config(directory.config)
     processes = [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()]
-    with open_datastore(directory, config) as datastore:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         heads = datastore.heads()
-        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, app.settings)}
-        lags = _lags(StoreCoordinator(datastore.state), ParkedCells(datastore.state), triggers, datastore.name, {s: h.watermark for s, h in heads.items()})
+        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
+        lags = _lags(coordinator, ParkedCells(datastore.state), triggers, datastore.name, {s: h.watermark for s, h in heads.items()})
     if as_json:
         print_json(
             {
@@ -76,7 +78,7 @@ def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
         return []
 
 
-def _lags(coordinator: StoreCoordinator, parked: ParkedCells, triggers: set[str], datastore: str, watermarks: dict[int, int]) -> list[GroupLag]:
+def _lags(coordinator: Offsets, parked: ParkedCells, triggers: set[str], datastore: str, watermarks: dict[int, int]) -> list[GroupLag]:
     lags = []
     for group in sorted({*coordinator.groups(), *triggers}):
         offsets = coordinator.fetch_offsets(group)

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import Head
+from store.engines.contract import Head, WriteTerms
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
 
@@ -116,8 +116,8 @@ class Cluster:
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def write(self, what: Callable[[NodeEngine, int], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
-        """Calls ``what(master's engine, leader epoch)``; see the module for a promotion meanwhile. Raises as the engine's ``put``."""
+    def write(self, what: Callable[[NodeEngine, Role], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
+        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion meanwhile. Raises as the engine's ``put``."""
         role = self.role()
         try:
             return self._write_under(role, what, timeout_s)
@@ -130,11 +130,11 @@ class Cluster:
             return self._write_under(now, what, timeout_s)
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        return self.write(lambda engine, epoch: engine.put(cells, epoch))
+        return self.write(lambda engine, role: engine.put(cells, WriteTerms(role.epoch, role.semi_sync)))
 
-    def _write_under(self, role: Role, what: Callable[[NodeEngine, int], T], timeout_s: float) -> T:
+    def _write_under(self, role: Role, what: Callable[[NodeEngine, Role], T], timeout_s: float) -> T:
         began_s = time.monotonic()
-        result = self._named(role.master).call(lambda engine: what(engine, role.epoch), timeout_s)
+        result = self._named(role.master).call(lambda engine: what(engine, role), timeout_s)
         if time.monotonic() - began_s > ROLE_FRESH_S:
             self.look()
             now = self.role()

@@ -16,7 +16,7 @@ from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import BufferTable
 from store.clusters.roles import Role, read_role
-from store.engines.contract import Engine, Head
+from store.engines.contract import Engine, Head, WriteTerms
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
 
 WATCH_TIMEOUT_S: Final = 1.0
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class NodeEngine(Engine, Protocol):
-    """The engine of one node. ``leader_epoch``, where given, must be the shards' own, or the put is refused (StaleWriter, nothing written)."""
+    """The engine of one node. A put under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards' own."""
 
-    def put(self, cells: Sequence[NewCell], leader_epoch: int | None = None) -> list[PutResult]: ...
+    def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
 
     def abort(self) -> None:
         """Cuts off calls under way, which fail as when the network does. Later calls work."""

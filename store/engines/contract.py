@@ -61,6 +61,14 @@ class StateEntry:
     version: int
 
 
+class WriteTerms(NamedTuple):
+    """What a put relies on: the leader epoch of its shards, and whether a commit must wait for a minion. A server that is restarted forgets the latter, so it
+    is asked in each transaction, and set right before the first commit."""
+
+    leader_epoch: int
+    semi_sync: bool = False
+
+
 class StateTable(Protocol):
     """A small durable key-value table with compare-and-set over several keys (as etcd's transactions or ZooKeeper's multi)."""
 

@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
-from store.engines.contract import Head, LocatedCell, StateTable
+from store.engines.contract import Head, LocatedCell, StateTable, WriteTerms
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query
@@ -101,10 +101,10 @@ class MySqlEngine:
         """Cells of other clusters that wait here (design §2.8)."""
         return self._buffer
 
-    def put(self, cells: Sequence[NewCell], leader_epoch: int | None = None) -> list[PutResult]:
-        """As the contract's; with a leader epoch, StaleWriter (nothing written) unless it is the shards' own."""
+    def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
+        """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, encode_bodies([cell.body_json for cell in cells], self._codec), leader_epoch)
+        return self._put.run(cells, shards, encode_bodies([cell.body_json for cell in cells], self._codec), terms)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,10 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from store.cells import NewCell, Outcome, PutResult, Triple, moment
+from store.engines.contract import WriteTerms
 from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
+from store.engines.mysql_replication import wait_for_minions
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.errors import StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
@@ -55,13 +57,13 @@ class PutStatements:
         self._shard_database = shard_database
         self._columns_seen: set[str] = set()
 
-    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], leader_epoch: int | None = None) -> list[PutResult]:
+    def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], terms: WriteTerms | None = None) -> list[PutResult]:
         """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when the shards
-        have another leader epoch than the one given."""
+        have another leader epoch than that of the terms given."""
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                results = self._run_once(cells, shards, bodies, leader_epoch, new_columns)
+                results = self._run_once(cells, shards, bodies, terms, new_columns)
                 break
             except StorageUnavailable as error:
                 if attempt == _ATTEMPTS_MAX or not worth_another_try(error):
@@ -72,12 +74,12 @@ class PutStatements:
         return results
 
     def _run_once(
-        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], leader_epoch: int | None, new_columns: Sequence[str]
+        self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], terms: WriteTerms | None, new_columns: Sequence[str]
     ) -> list[PutResult]:
         with self._server.connection() as connection:
-            results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=False)
+            results = self._transaction(connection, cells, shards, bodies, terms, new_columns, look_up=False)
             if results is None:
-                results = self._transaction(connection, cells, shards, bodies, leader_epoch, new_columns, look_up=True)
+                results = self._transaction(connection, cells, shards, bodies, terms, new_columns, look_up=True)
         if results is None:
             raise StorageUnavailable(f"{self._server}: nothing written: a triple is stored in another shard than its row key's")
         return results
@@ -88,13 +90,13 @@ class PutStatements:
         cells: Sequence[NewCell],
         shards: Sequence[int],
         bodies: Sequence[bytes],
-        leader_epoch: int | None,
+        terms: WriteTerms | None,
         new_columns: Sequence[str],
         *,
         look_up: bool,
     ) -> list[PutResult] | None:
         """None when the unique key complained and everything was rolled back."""
-        counters = self._lock_counters(connection, sorted(set(shards)), leader_epoch)
+        counters = self._lock_counters(connection, sorted(set(shards)), terms)
         known = self._known(connection, cells, shards) if look_up else [None] * len(cells)
         failpoint("mysql.put.before_insert")
         results, statements = self._inserts(cells, shards, bodies, counters, known)
@@ -111,24 +113,30 @@ class PutStatements:
     def _now_us(self) -> str:
         return str(self._clock_us()) if self._clock_us else "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)"
 
-    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int], leader_epoch: int | None) -> dict[int, _Counter]:
+    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, _Counter]:
         numbers = ",".join(map(str, shards))
         query(connection, "BEGIN")
+        semi_sync = "@@GLOBAL.rpl_semi_sync_master_enabled" if terms is not None and terms.semi_sync else "1"
         # A fenced master is read-only; the server lets privileged users write all the same, so it is asked.
         rows = query(
             connection,
-            f"SELECT shard, next_added_id, leader_epoch, @@GLOBAL.read_only, "
+            f"SELECT shard, next_added_id, leader_epoch, @@GLOBAL.read_only, {semi_sync}, "
             f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()}) "
             f"FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard FOR UPDATE",
         )
         counters = {}
-        for shard, first, epoch, read_only, created_at_us in rows:
+        for shard, first, epoch, read_only, waits_for_minion, created_at_us in rows:
             if int(read_only):
                 query(connection, "ROLLBACK")
                 raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
-            if leader_epoch is not None and int(epoch) != leader_epoch:
+            if terms is not None and int(epoch) != terms.leader_epoch:
                 query(connection, "ROLLBACK")
-                raise StaleWriter(f"{self._server}: nothing written: shard {int(shard)} is in leader epoch {int(epoch)}, the put came with {leader_epoch}")
+                told = f"shard {int(shard)} is in leader epoch {int(epoch)}, the put came with {terms.leader_epoch}"
+                raise StaleWriter(f"{self._server}: nothing written: {told}")
+            if not int(waits_for_minion):
+                query(connection, "ROLLBACK")
+                wait_for_minions(connection)
+                return self._lock_counters(connection, shards, terms)
             counters[int(shard)] = _Counter(int(first), int(first), int(created_at_us))
         if missing := set(shards) - set(counters):
             query(connection, "ROLLBACK")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pymysql
+from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from store.engines.mysql_connections import MySqlServer, query
@@ -134,11 +135,20 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
 
 def set_semi_sync(server: MySqlServer, *, master: bool, wanted: bool) -> None:
     """Semi-synchronous replication as master, or as minion; for the connection of a minion it counts from the next START SLAVE on."""
-    if wanted:
-        _run(server, "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'")
-        _run(server, f"SET GLOBAL rpl_semi_sync_master_timeout = {SEMI_SYNC_TIMEOUT_MS}")
-    _run(server, f"SET GLOBAL rpl_semi_sync_slave_enabled = {int(wanted and not master)}")
-    _run(server, f"SET GLOBAL rpl_semi_sync_master_enabled = {int(wanted and master)}")
+    if wanted and master:
+        with server.connection() as connection:
+            wait_for_minions(connection)
+    if wanted and not master:
+        _run(server, "SET GLOBAL rpl_semi_sync_slave_enabled = 1")
+    if not (wanted and master):
+        _run(server, "SET GLOBAL rpl_semi_sync_master_enabled = 0")
+
+
+def wait_for_minions(connection: Connection[Any]) -> None:
+    """From now on a commit on this server is acknowledged, and seen, only when a minion has received it; it never falls back to less."""
+    query(connection, "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'")
+    query(connection, f"SET GLOBAL rpl_semi_sync_master_timeout = {SEMI_SYNC_TIMEOUT_MS}")
+    query(connection, "SET GLOBAL rpl_semi_sync_master_enabled = 1")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Barrier
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_url import parse_zookeeper_url
 from store.engines.contract import StateTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
@@ -27,6 +30,9 @@ class Time:
 
     now_us = 1_700_000_000_000_000
 
+    def now_s(self) -> float:
+        return self.now_us / 1e6
+
     def pass_s(self, seconds: float) -> None:
         self.now_us += int(seconds * 1e6)
 
@@ -36,7 +42,7 @@ def time() -> Time:
     return Time()
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "zookeeper"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable]:
     with ExitStack() as opened:
         if request.param == "mysql":
@@ -47,9 +53,14 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable
 
 
 @pytest.fixture
-def coordinator(state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch) -> Coordinator:
-    monkeypatch.setattr(state, "now_us", lambda: time.now_us)
-    return StoreCoordinator(state)
+def coordinator(request: pytest.FixtureRequest, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
+    if "zookeeper" in request.node.callspec.params.values():
+        address = parse_zookeeper_url(f"{request.getfixturevalue('zookeeper_server').url}/contract-{uuid4()}")
+        with closing(ZooKeeperCoordinator(address, state, clock=time.now_s)) as opened:
+            yield opened
+    else:
+        monkeypatch.setattr(state, "now_us", lambda: time.now_us)
+        yield StoreCoordinator(state)
 
 
 def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator: Coordinator, time: Time) -> None:
@@ -225,9 +236,17 @@ def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordina
     assert list(coordinator.fetch_offsets(name, [("trips", 3), ("trips", 4)])) == [("trips", 3)]
     assert list(coordinator.fetch_offsets(name, [("trips", shard) for shard in range(100)])) == [("trips", 3)]
     assert coordinator.groups() == sorted(["g", name])
+    assert fetched[("trips", 3)].committed_at_us > 0
     coordinator.delete_offsets(name)
     assert coordinator.groups() == ["g"]
     assert coordinator.fetch_offsets(name) == {}
+
+
+def test_c6_the_lineage_of_a_group_stays_through_commits_and_deletes(coordinator: Coordinator) -> None:
+    before = coordinator.lineage("g")
+    coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(7)})
+    coordinator.delete_offsets("g")
+    assert coordinator.lineage("g") == before
 
 
 NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)

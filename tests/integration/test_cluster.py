@@ -190,7 +190,7 @@ def test_a_planned_promotion_loses_nothing_and_ids_go_on(cluster: TestCluster, e
     ids = {shard: [added_id for added_id, _, _ in found] for shard, found in log(engine).items()}
     assert ids == {shard: list(range(len(found))) for shard, found in ids.items()}
     with pytest.raises(StorageUnavailable, match="read-only"):
-        MySqlEngine(MySqlServer(cluster.servers["a"].url), DATASTORE, SHARDS).put(cells(range(80, 81)), 0)
+        MySqlEngine(MySqlServer(cluster.servers["a"].url), DATASTORE, SHARDS).put(cells(range(80, 81)))
 
 
 def test_kill_9_of_the_master_then_promotion_keeps_every_acknowledged_cell(cluster: TestCluster, engine: ClusteredEngine) -> None:

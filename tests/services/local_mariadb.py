@@ -99,6 +99,7 @@ class MariaDB:
                 "--binlog-format=ROW",
                 "--gtid-strict-mode=ON",
                 "--log-slave-updates=ON",
+                "--rpl-semi-sync-slave-enabled=ON",
                 "--transaction-isolation=READ-COMMITTED",
                 "--character-set-server=utf8mb4",
                 "--max-allowed-packet=64M",

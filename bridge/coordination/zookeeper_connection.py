@@ -1,0 +1,282 @@
+"""A ZooKeeper session with deadlines: every call ends within the address's ``timeout_s``, and says what is known about its outcome.
+
+kazoo keeps the connection and its session in threads of its own: it reconnects to any of the servers, and begins a new session when the servers say that
+the old one has expired. What it is not left to do is wait: a call is sent only when there is a connection, for a call that is queued while there is none
+would be done at a moment when nobody expects it any more.
+
+    no connection               waits for one until ``timeout_s`` after it was lost; from then on calls fail at once: Unavailable, nothing was sent
+    connection lost, or no answer in time       a read: Unavailable; a change: OutcomeUnknown
+    the server refuses          TransactionRefused with the operation that failed (nothing was written), or Refused where the ACL does not allow it
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, InvalidACLError, KazooException, NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
+
+_quiet = logging.getLogger("cellfeed.zookeeper")
+_quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
+
+_RECONNECT_DELAY_MAX_S: Final = 1.0
+"""Longest pause between two tries to connect: how much later than ZooKeeper itself we are back."""
+
+_SILENT_WAIT_S: Final = 0.25
+"""How long a call waits while an earlier one of the same connection has gone unanswered for its whole time: a server that hangs costs each caller its
+time-out once, not for every call."""
+
+_CLOSE_S: Final = 5.0
+"""How long closing may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The znode exists and has that version."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    value: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """``version`` -1: whatever there is."""
+
+    path: str
+    value: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+Operation = Check | Create | Set | Delete
+
+
+class TransactionRefused(Exception):
+    """One operation of a transaction failed, so none was done. ``error`` is kazoo's: NoNodeError, NodeExistsError, BadVersionError, …"""
+
+    def __init__(self, operation: Operation, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__} for {operation.path}")
+        self.operation = operation
+        self.error = error
+
+
+class Connection:
+    """One session, begun at once in the background. May be used by any number of threads."""
+
+    def __init__(self, address: ZooKeeperAddress, session_timeout_s: float) -> None:
+        self._address = address
+        self._connected = threading.Event()
+        self._lost_at_s = time.monotonic()
+        self._silent = False
+        self.session_timeout_s = session_timeout_s
+        """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its ticks)."""
+        credentials = f"{address.user}:{address.password}" if address.user is not None else None
+        self._client = KazooClient(
+            hosts=address.hosts,
+            timeout=session_timeout_s,
+            handler=SequentialThreadingHandler(),
+            auth_data=[("digest", credentials)] if credentials else None,
+            default_acl=[make_digest_acl(address.user, address.password, all=True)] if credentials else None,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_MAX_S),
+            command_retry=KazooRetry(max_tries=0),
+            logger=_quiet,
+            use_ssl=address.tls,
+            ca=address.ca,
+            certfile=address.certificate,
+            keyfile=address.key,
+            verify_certs=True,
+            check_hostname=address.tls,
+        )
+        self._learn_what_is_granted()
+        self._client.add_listener(self._changed)
+        self._client.start_async()
+
+    @property
+    def session_id(self) -> int:
+        """The server's number of the session that is alive now; 0 without one."""
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id else 0
+
+    @property
+    def hosts(self) -> str:
+        return self._address.hosts
+
+    def close(self) -> None:
+        """Ends the session; its ephemeral znodes go with it. Where ZooKeeper is away they go with the session's time-out."""
+        closing = threading.Thread(target=self._close, name="zookeeper-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+    # --- reads ---------------------------------------------------------------------------------------------------------------
+
+    def get_many(self, paths: Sequence[str], *, newest: bool = False) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Values and stats, None for what does not exist. ``newest``: also what another client wrote just before, whichever server it used."""
+        return self._many(lambda client, path: client.get_async(path), paths, newest)
+
+    def get(self, path: str, *, newest: bool = False) -> tuple[bytes, ZnodeStat] | None:
+        return self.get_many([path], newest=newest)[0]
+
+    def stats(self, paths: Sequence[str], *, newest: bool = False) -> list[ZnodeStat | None]:
+        return self._many(lambda client, path: client.exists_async(path), paths, newest)
+
+    def children(self, path: str, *, newest: bool = False) -> list[str]:
+        """Names, sorted; none when there is no such znode."""
+        return sorted(self.children_of([path], newest=newest)[0])
+
+    def children_of(self, paths: Sequence[str], *, newest: bool = False) -> list[list[str]]:
+        return [found or [] for found in self._many(lambda client, path: client.get_children_async(path), paths, newest)]
+
+    # --- changes -------------------------------------------------------------------------------------------------------------
+
+    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Does all of them or none. The results are the new path of a Create and the new stat of a Set. Raises TransactionRefused."""
+        client = self._ready()
+        transaction = client.transaction()
+        for each in operations:
+            match each:
+                case Check(path, version):
+                    transaction.check(path, version)
+                case Create(path, value, ephemeral, sequence):
+                    transaction.create(path, value, ephemeral=ephemeral, sequence=sequence)
+                case Set(path, value, version):
+                    transaction.set_data(path, value, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+        results: list[Any] = self._answer(transaction.commit_async(), changes=True)
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                if isinstance(result, NoAuthError | InvalidACLError):
+                    raise self._forbidden(operation.path)
+                raise TransactionRefused(operation, result)
+        return results
+
+    def ensure(self, path: str, value: bytes = b"") -> None:
+        """Makes a znode (with ``value``) and those above it, unless they exist. Each is a commit of its own: a half-made path is finished by the next."""
+        for _ in range(path.count("/") + 1):
+            try:
+                self.commit([Create(path, value)])
+            except TransactionRefused as refused:
+                if isinstance(refused.error, NodeExistsError):
+                    return
+                if not isinstance(refused.error, NoNodeError) or path.count("/") == 1:
+                    raise
+                self.ensure(path.rpartition("/")[0])
+            else:
+                return
+        raise Unavailable(f"ZooKeeper: {path} could not be made: somebody deletes what is above it")
+
+    def discard(self, paths: Sequence[str]) -> None:
+        """Deletes znodes without children, those that exist, each by itself."""
+        for path in paths:
+            try:
+                self.commit([Delete(path)])
+            except TransactionRefused as refused:
+                if not isinstance(refused.error, NoNodeError):
+                    raise Unavailable(f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}") from None
+
+    # --- waiting -------------------------------------------------------------------------------------------------------------
+
+    def _many(self, call: Callable[[KazooClient, str], Any], paths: Sequence[str], newest: bool) -> list[Any]:
+        client = self._ready()
+        synced = client.sync_async(paths[0]) if newest and paths else None
+        pending = [call(client, path) for path in paths]  # answers come in the order of the calls, after the sync
+        if synced is not None:
+            self._answer(synced, changes=False, missing_is_none=True)
+        found = []
+        for path, each in zip(paths, pending, strict=True):
+            try:
+                found.append(self._answer(each, changes=False, missing_is_none=True))
+            except (NoAuthError, InvalidACLError):
+                raise self._forbidden(path) from None
+        return found
+
+    def _ready(self) -> KazooClient:
+        """The client, when it has a connection."""
+        if not self._connected.is_set():
+            left_s = self._lost_at_s + self._address.timeout_s - time.monotonic()
+            if left_s <= 0 or not self._connected.wait(left_s):
+                raise Unavailable(f"ZooKeeper at {self.hosts} cannot be reached")
+        return self._client
+
+    def _answer(self, pending: Any, *, changes: bool, missing_is_none: bool = False) -> Any:
+        try:
+            answer = pending.get(block=True, timeout=_SILENT_WAIT_S if self._silent else self._address.timeout_s)
+        except NoNodeError:
+            self._silent = False
+            if missing_is_none:
+                return None
+            raise
+        except (NoAuthError, InvalidACLError):
+            raise
+        except KazooTimeoutError:
+            self._silent = True
+            pending.rawlink(self._heard)
+            raise self._no_answer(f"did not answer within {self._address.timeout_s:g} s", changes) from None
+        except AuthFailedError:
+            raise Refused(f"ZooKeeper at {self.hosts} refused the credentials") from None
+        except KazooException as error:
+            raise self._no_answer(f"was lost during a call ({type(error).__name__})", changes) from None
+        self._silent = False
+        return answer
+
+    def _no_answer(self, what: str, changes: bool) -> CellfeedError:
+        if changes:
+            return OutcomeUnknown(f"ZooKeeper at {self.hosts} {what}: the change may or may not have happened")
+        return Unavailable(f"ZooKeeper at {self.hosts} {what}")
+
+    def _forbidden(self, path: str) -> Refused:
+        return Refused(f"ZooKeeper at {self.hosts} does not allow {self._address.user or 'anybody without credentials'} to use {path}")
+
+    def _heard(self, _: object) -> None:
+        """An answer came, late."""
+        self._silent = False
+
+    def _changed(self, state: str) -> None:
+        """Called by kazoo's thread."""
+        if state == KazooState.CONNECTED:
+            self._silent = False
+            self._connected.set()
+        elif self._connected.is_set():
+            self._lost_at_s = time.monotonic()
+            self._connected.clear()
+
+    def _learn_what_is_granted(self) -> None:
+        # kazoo is told the session's time-out that the server grants, acts on it (it reads for two thirds of it), and keeps it from its callers.
+        handler = self._client._connection  # noqa: SLF001
+        connect = handler._connect  # noqa: SLF001
+
+        def noting(*arguments: Any) -> tuple[float, float]:
+            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            self.session_timeout_s = read_timeout_ms * 1.5 / 1000
+            return read_timeout_ms, connect_timeout_ms
+
+        handler._connect = noting  # noqa: SLF001
+
+    def _close(self) -> None:
+        self._client.stop()
+        self._client.close()

@@ -1,0 +1,207 @@
+"""Group offsets in ZooKeeper, where ordinary ZooKeeper tools can read and set them.
+
+An offset is decimal text under ``/consumers/<group>/offsets/<topic>/<partition>``; what is set there by hand is what the group goes on from when it starts or
+the partition changes hands. ``committed_at_us`` is the znode's mtime (the server's clock, whole milliseconds). A leader epoch and metadata lie in a sibling
+tree and count only as long as the same transaction wrote both.
+
+A commit is one transaction: the versions of the claims are checked in it, so a claim that was taken over moves nothing, whenever the request arrives.
+
+**Entries of the state table** that are to be written with offsets are in another storage, and no transaction spans both. The transaction in ZooKeeper
+decides: it holds the entries too, in a znode of their own. From there they are written to the state table, in order, each once. Crash points:
+
+    before the transaction              nothing happened
+    after it, before the state table    the znode stands. Whoever claims the partition next writes it first, and the writer itself does before its next one
+    after the state table, before the znode is deleted      as before, but the partition's mark in the state table (written in one commit with the entries:
+                                        birth and czxid of the last) says that it has been done: it is only deleted
+    the answer was lost                 OutcomeUnknown: one who tries again may have the same entries on their way twice; both are written before the next step
+
+So an offset that has moved past a cell has that cell's entry with it for good, at once or by the time that anybody works on the partition again (I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.protocol.states import ZnodeStat
+
+from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from bridge.coordination.zookeeper_connection import Check, Connection, Create, Operation, Set, TransactionRefused
+from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquoted, version_of
+from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from store.engines.contract import StateTable
+from store.errors import CellfeedError, DataDamaged, InvalidRequest, OutcomeUnknown, StaleWriter, Unavailable
+
+TRIES_MAX: Final = 50
+"""How often a compare-and-set is tried again when others were faster: far more than there are members in a group that join at the same moment."""
+
+_BASE_SESSION_S: Final = 10.0
+"""Session time-out of the connection for everything that needs no session: it only says how soon a dead connection is noticed."""
+
+_KNOWN_PATHS_MAX: Final = 200_000
+"""Paths that are remembered as existing (some 150 bytes each), so that a save is one round trip. Beyond it they are looked up again."""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    leader_epoch: int
+    metadata: str
+
+
+class ZooKeeperOffsets:
+    """:class:`bridge.coordination.contract.Offsets` over ZooKeeper. ``state`` is where entries go."""
+
+    keeps_in_store = False
+
+    def __init__(self, address: ZooKeeperAddress, state: StateTable) -> None:
+        self._address = address
+        self._state = state
+        self._paths = Paths(address.chroot)
+        self._base = Connection(address, _BASE_SESSION_S)
+        self._known: set[str] = set()
+        """Paths of offsets that exist as far as this process knows; one that was deleted since is noticed when it is written."""
+
+    def close(self) -> None:
+        self._base.close()
+
+    def lineage(self, group: str) -> str:
+        path = self._paths.offsets(group)
+        stat = self._base.stats([path], newest=True)[0]
+        if stat is None:
+            self._base.ensure(path)
+            stat = self._base.stats([path])[0]
+            if stat is None:
+                raise Unavailable(f"ZooKeeper: {path} was deleted the moment it was made")
+        return f"zookeeper {stat.ctime:x}-{stat.czxid:x}"
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        if entries and not claims:
+            raise InvalidRequest("entries are committed under a claim")
+        fences = [Check(self._paths.claim(c.group, c.topic, c.partition, birth_of(c.token)), version_of(c.token)) for c in claims]
+        values: dict[str, bytes] = {}
+        for (topic, partition), offset in offsets.items():
+            values[self._paths.offset(group, topic, partition)] = str(offset.offset).encode()
+            if offset.leader_epoch != -1 or offset.metadata:
+                details = _Details(offset.leader_epoch, offset.metadata)
+                values[self._paths.detail(group, topic, partition)] = msgspec.json.encode(details)
+        extra: list[Operation] = []
+        if entries:
+            folder = self._paths.entries(group, birth_of(claims[0].token))
+            extra = [Create(f"{folder}/{_entries_prefix(claims[0])}", msgspec.msgpack.encode(dict(entries)), sequence=True)]
+        if fences or values:
+            self._write(group, fences, values, extra, claims)
+        if entries:
+            try:
+                self.finish_entries(group, birth_of(claims[0].token), claims[0])
+            except CellfeedError as error:
+                raise OutcomeUnknown(f"the offsets of group {group!r} are saved, what goes with them is on its way: {error}") from error
+
+    def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+        wanted = self._listed(self._paths.offsets(group)) if partitions is None else list(partitions)
+        if not wanted:
+            return {}
+        detailed = self._base.stats([self._paths.details(group)], newest=True)[0] is not None
+        paths = [self._paths.offset(group, *key) for key in wanted]
+        found = self._base.get_many(paths)
+        details = self._base.get_many([self._paths.detail(group, *key) for key in wanted]) if detailed else [None] * len(wanted)
+        return {key: _offset(path, *value, detail) for key, path, value, detail in zip(wanted, paths, found, details, strict=True) if value is not None}
+
+    def groups(self) -> list[str]:
+        names = self._base.children(self._paths.consumers, newest=True)
+        stats = self._base.stats([self._paths.offsets(unquoted(name)) for name in names])
+        return sorted(unquoted(name) for name, stat in zip(names, stats, strict=True) if stat is not None and stat.numChildren)
+
+    def delete_offsets(self, group: str) -> None:
+        for parent in (self._paths.details(group), self._paths.offsets(group)):
+            partitions = [f"{parent}/{quoted(topic)}/{partition}" for topic, partition in self._listed(parent)]
+            self._known.difference_update(partitions)
+            self._base.discard(partitions)
+            self._base.discard([f"{parent}/{topic}" for topic in self._base.children(parent)])
+
+    def finish_entries(self, group: str, birth: int, claim: Claim | None = None) -> None:
+        """Writes what is on its way to the state table: all of the group's, or those of one claim's partition."""
+        folder = self._paths.entries(group, birth)
+        prefix = _entries_prefix(claim) if claim else ""
+        names = [name for name in self._base.children(folder, newest=True) if name.startswith(prefix)]
+        # Of one partition in the order of their sequence numbers: the mark tells only the last.
+        for name in sorted(names, key=lambda name: (name.rpartition("@")[0], int(name.rpartition("@")[2]))):
+            found = self._base.get(f"{folder}/{name}")
+            if found is not None:
+                self._finish(group, birth, name, *found)
+                self._base.discard([f"{folder}/{name}"])
+
+    # --- inside --------------------------------------------------------------------------------------------------------------
+
+    def _finish(self, group: str, birth: int, name: str, value: bytes, stat: ZnodeStat) -> None:
+        mark_key = f"coordination/{quoted(group)}/entries/{name.rpartition('@')[0]}"
+        entries = msgspec.msgpack.decode(value, type=dict[str, bytes | None])
+        for _ in range(TRIES_MAX):
+            mark = self._state.get(mark_key)
+            if mark is not None and msgspec.json.decode(mark.value, type=tuple[int, int]) >= (birth, stat.czxid):
+                return
+            write = {**entries, mark_key: msgspec.json.encode((birth, stat.czxid))}
+            if self._state.commit(write, expect={mark_key: mark.version if mark else None}) is not None:
+                return
+        raise Unavailable(f"the entries of group {group!r} could not be written: others are faster")
+
+    def _write(self, group: str, fences: Sequence[Check], values: Mapping[str, bytes], extra: Sequence[Operation], claims: Sequence[Claim]) -> None:
+        for _ in range(TRIES_MAX):
+            self._look_up([path for path in values if path not in self._known])
+            writes = [Set(path, value) if path in self._known else Create(path, value) for path, value in values.items()]
+            try:
+                self._base.commit([*fences, *extra, *writes])
+            except TransactionRefused as refused:
+                if refused.operation in fences or refused.operation in extra:
+                    raise self._stale(group, claims) from None
+                # Made by another process, or deleted by somebody, since it was looked up.
+                if not isinstance(refused.error, NodeExistsError | NoNodeError):
+                    raise Unavailable(f"ZooKeeper: {refused}") from None
+                self._known.difference_update(values)
+            else:
+                self._known.update(values)
+                return
+        raise Unavailable(f"the offsets of group {group!r} could not be saved: somebody deletes them all the time")
+
+    def _look_up(self, paths: Sequence[str]) -> None:
+        if not paths:
+            return
+        if len(self._known) + len(paths) > _KNOWN_PATHS_MAX:
+            self._known.clear()
+        stats = self._base.stats(paths)
+        self._known.update(path for path, stat in zip(paths, stats, strict=True) if stat is not None)
+        for parent in {path.rpartition("/")[0] for path, stat in zip(paths, stats, strict=True) if stat is None}:
+            self._base.ensure(parent)
+
+    def _listed(self, parent: str) -> list[TopicPartition]:
+        """Topics and partitions below a path, those with a number for a name."""
+        topics = self._base.children(parent, newest=True)
+        below = self._base.children_of([f"{parent}/{topic}" for topic in topics])
+        return [(unquoted(topic), int(name)) for topic, names in zip(topics, below, strict=True) for name in names if name.isdecimal()]
+
+    def _stale(self, group: str, claims: Sequence[Claim]) -> StaleWriter:
+        lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
+        return StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
+
+
+def _entries_prefix(claim: Claim) -> str:
+    """Of the znodes that hold entries committed under a claim on that partition; a sequence number follows."""
+    return f"{quoted(claim.topic)}@{claim.partition}@"
+
+
+def _offset(path: str, value: bytes, stat: ZnodeStat, detail: tuple[bytes, ZnodeStat] | None) -> CommittedOffset:
+    try:
+        offset = int(value.decode("ascii"))
+    except ValueError:
+        raise DataDamaged(f"ZooKeeper: {path} holds {value[:40]!r}, which is no offset; set it to a decimal number") from None
+    if detail is not None and detail[1].mzxid == stat.mzxid:
+        details = msgspec.json.decode(detail[0], type=_Details)
+        return CommittedOffset(offset, details.leader_epoch, details.metadata, stat.mtime * 1000)
+    return CommittedOffset(offset, committed_at_us=stat.mtime * 1000)

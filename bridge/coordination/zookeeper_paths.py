@@ -1,0 +1,99 @@
+"""Where things are in ZooKeeper, below the chroot. Names are percent-encoded, so a group may be called anything.
+
+    /consumers/<group>/offsets/<topic>/<partition>      the next offset, decimal text: Kafka's classic layout
+    /cellfeed/details/<group>/<topic>/<partition>       {"leader_epoch", "metadata"} of an offset, where it has any; of the transaction that wrote the offset,
+                                                        so an offset set by hand has none
+    /cellfeed/groups/<group>                            the group's birth: seconds since 1970, decimal text
+    /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given out
+                            …/members/<member>@<epoch>  ephemeral: a live session
+                            …/leader                    {"member", "epoch"}: leads as long as that session lives
+                            …/assignment                {member: [partition]}
+                            …/claims/<topic>/<partition>    {"member", "epoch"}, empty when released; never deleted: its version is the claim's token
+                            …/entries/<topic>@<partition>@<sequence>    state entries on their way into the state table, see ``zookeeper_offsets.py``
+
+Versions of a znode begin anew when it is made anew. What makes epochs and tokens unique for ever is the birth in front of them: a ZooKeeper that was wiped
+gives the group another one. An epoch or token is ``birth << 32 | version``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+_VERSION_BITS: Final = 32
+
+
+def joined(birth: int, version: int) -> int:
+    """An epoch or a token."""
+    return birth << _VERSION_BITS | version
+
+
+def birth_of(number: int) -> int:
+    """Of an epoch or a token."""
+    return number >> _VERSION_BITS
+
+
+def version_of(number: int) -> int:
+    """Of an epoch or a token."""
+    return number & ((1 << _VERSION_BITS) - 1)
+
+
+def quoted(name: str) -> str:
+    """A znode's name; ``.`` and ``..`` are none."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
+def unquoted(name: str) -> str:
+    """What :func:`quoted` was given."""
+    return unquote(name)
+
+
+class Paths:
+    """Paths under a chroot (empty, or ``/a/b``)."""
+
+    def __init__(self, chroot: str) -> None:
+        self.consumers = f"{chroot}/consumers"
+        self._own = f"{chroot}/cellfeed"
+
+    def offsets(self, group: str) -> str:
+        return f"{self.consumers}/{quoted(group)}/offsets"
+
+    def offset(self, group: str, topic: str, partition: int) -> str:
+        return f"{self.offsets(group)}/{quoted(topic)}/{partition}"
+
+    def details(self, group: str) -> str:
+        return f"{self._own}/details/{quoted(group)}"
+
+    def detail(self, group: str, topic: str, partition: int) -> str:
+        return f"{self.details(group)}/{quoted(topic)}/{partition}"
+
+    def group(self, group: str) -> str:
+        return f"{self._own}/groups/{quoted(group)}"
+
+    def born(self, group: str, birth: int) -> str:
+        """What hangs on the group's birth."""
+        return f"{self.group(group)}/{birth}"
+
+    def epoch(self, group: str, birth: int) -> str:
+        return f"{self.born(group, birth)}/epoch"
+
+    def members(self, group: str, birth: int) -> str:
+        return f"{self.born(group, birth)}/members"
+
+    def member(self, group: str, member: str, epoch: int) -> str:
+        return f"{self.members(group, birth_of(epoch))}/{quoted(member)}@{version_of(epoch)}"
+
+    def leader(self, group: str, birth: int) -> str:
+        return f"{self.born(group, birth)}/leader"
+
+    def assignment(self, group: str, birth: int) -> str:
+        return f"{self.born(group, birth)}/assignment"
+
+    def claims(self, group: str, birth: int, topic: str) -> str:
+        return f"{self.born(group, birth)}/claims/{quoted(topic)}"
+
+    def claim(self, group: str, topic: str, partition: int, birth: int) -> str:
+        return f"{self.claims(group, birth, topic)}/{partition}"
+
+    def entries(self, group: str, birth: int) -> str:
+        return f"{self.born(group, birth)}/entries"

@@ -1,0 +1,76 @@
+"""Apache Kafka's own jars from Maven Central: a broker as a local server, and its command-line tools. ``python -m cellfeed.servers.kafka_jars`` fetches them.
+
+Fetched once into ``~/.cache/cellfeed/kafka-<version>`` (``CELLFEED_CACHE`` names another folder); the folder appears under its name only when it is
+complete, so a fetch that was cut off is done anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+KAFKA_VERSION: Final = "4.1.1"
+_FETCH_TIMEOUT_S: Final = 240
+_POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>kafka-jars</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+class JarsUnavailable(Exception):
+    """Why there are no jars: no Java, no Maven, or no network."""
+
+
+def jars_directory(version: str = KAFKA_VERSION) -> Path:
+    """Where the jars are once they have been fetched."""
+    cache = Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed")
+    return cache / f"kafka-{version}"
+
+
+def kafka_class_path(version: str = KAFKA_VERSION) -> str:
+    """The class path of Kafka's jars, fetched where they are not there yet. Raises JarsUnavailable with the reason."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise JarsUnavailable(f"{program} is not installed")
+    target = jars_directory(version)
+    cache = target.parent
+    cache.mkdir(parents=True, exist_ok=True)
+    # Test processes that run side by side fetch it once.
+    with (cache / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            _fetch(version, target)
+    return f"{target}/*"
+
+
+def _fetch(version: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+        pom = Path(directory) / "pom.xml"
+        pom.write_text(_POM.format(version=version))
+        jars = Path(directory) / "jars"
+        command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S)
+        except subprocess.CalledProcessError as error:
+            raise JarsUnavailable(f"Maven could not fetch Kafka {version}: {(error.stdout or error.stderr).strip()[-300:]}") from error
+        except subprocess.TimeoutExpired as error:
+            raise JarsUnavailable(f"Maven did not fetch Kafka {version} within {_FETCH_TIMEOUT_S} s") from error
+        jars.rename(target)
+
+
+if __name__ == "__main__":
+    try:
+        kafka_class_path()
+    except JarsUnavailable as error:
+        sys.exit(f"Kafka's jars: {error}")

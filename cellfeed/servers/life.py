@@ -1,0 +1,154 @@
+"""The life of a local server, whatever its kind: made ready once, started, awaited, recorded like every process of the instance.
+
+The server is the recorded process itself, without a process of ours between: ``kill -9`` of the recorded pid is the server's death, SIGTERM its gentle end
+(:meth:`cellfeed.run_dir.RunDir.stop_process`), and the death of anything else is not felt. Each has a session and so a process group of its own.
+
+A start that is killed
+    while its files are made      they are made in another place, or have a mark that is written last: the next start makes them anew
+    between start and record      the server runs, but nobody knows it: the next start refuses and names the process that holds the port
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from cellfeed.run_dir import ProcessEntry, RunDir
+from store.errors import Unavailable
+
+START_TIMEOUT_S: Final = 60.0
+"""How long a server may take until it answers; MariaDB needs 0.3 s, Kafka 7 s, recovery after a kill some more."""
+
+PREPARE_TIMEOUT_S: Final = 60.0
+"""How long making a server's files may take; MariaDB needs 1 s, Kafka 3 s."""
+
+PROBE_TIMEOUT_S: Final = 2.0
+"""Longest wait for the answer to one question whether a server is there. Without a bound a server that is starting can hold the asker for ever."""
+
+LOOPBACK: Final = "127.0.0.1"
+_PROBE_INTERVAL_S: Final = 0.05
+_LOG_TAIL_CHARACTERS: Final = 1500
+_SYSTEM_PROGRAMS: Final = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where servers are installed, beyond the search path of an ordinary user."""
+
+
+class LocalServer(Protocol):
+    """One server, not necessarily running."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """What each port that it listens on is for."""
+        ...
+
+    def prepare(self) -> None:
+        """Makes its files unless they are there. Raises Unavailable: a program is missing, a folder cannot be used."""
+        ...
+
+    def command(self) -> list[str]:
+        """What runs it in the foreground, once it is prepared. Raises Unavailable when a program is missing."""
+        ...
+
+    def answers(self) -> bool:
+        """Whether it, and not something else on its port, serves. Returns within some ``PROBE_TIMEOUT_S``. Raises Unavailable when it never will."""
+        ...
+
+
+def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
+    """Starts a server and records it once it answers. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
+    check_ports_free(server)
+    server.prepare()
+    process = launch(server, directory.log(server.name))
+    try:
+        await_answer(server, process, directory.log(server.name), given_up)
+        entry = ProcessEntry(server.name, server.kind, process.pid, dict(server.ports), str(directory.log(server.name)))
+        directory.say_ready(server.name, entry.ports, process.pid)
+        directory.record(entry)
+    except BaseException:
+        # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
+        process.kill()
+        process.wait()
+        raise
+    return entry
+
+
+def launch(server: LocalServer, log_path: Path) -> subprocess.Popen[bytes]:
+    """The started server; it may not serve yet."""
+    command = server.command()
+    with log_path.open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+
+
+def await_answer(server: LocalServer, process: subprocess.Popen[bytes], log_path: Path, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Returns once a launched server answers. Raises Unavailable with the end of its log when it ends before, or takes too long."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not server.answers() or process.poll() is not None:
+        if given_up():
+            raise Unavailable(f"{server.name} was told to end before it served")
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
+            raise Unavailable(f"{server.name} did not start; the end of {log_path}:\n{tail}")
+        time.sleep(_PROBE_INTERVAL_S)
+
+
+def check_ports_free(server: LocalServer) -> None:
+    """Raises Unavailable when somebody listens on a port of the server already: it could be taken for the server itself."""
+    for port in server.ports.values():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError as error:
+                raise Unavailable(f"{server.name}: port {port} cannot be had{_listener(port)}: {error.strerror}") from None
+
+
+def run_in_place(server: LocalServer, directory: RunDir) -> None:
+    """Becomes the server (for other supervisors than ours, which have their own ways to see that it serves): does not return. Raises Unavailable."""
+    check_ports_free(server)
+    server.prepare()
+    command = server.command()
+    directory.say_ready(server.name, dict(server.ports))
+    os.execve(command[0], command, {**os.environ, "LC_ALL": "C"})  # noqa: S606  # the command is ours
+
+
+def program(name: str, server: str, package: str) -> str:
+    """The path of an installed program. Raises Unavailable naming the package that has it."""
+    found = shutil.which(name) or shutil.which(name, path=_SYSTEM_PROGRAMS)
+    if found is None:
+        raise Unavailable(f"{server}: there is no {name} on this machine; Debian has it in the package {package}, which `make services` installs")
+    return found
+
+
+def run_to_end(command: list[str], what: str, given: str = "") -> None:
+    """Runs a command that makes a server's files, with ``given`` as its input. Raises Unavailable with the end of what it said."""
+    try:
+        subprocess.run(command, input=given, check=True, capture_output=True, text=True, timeout=PREPARE_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(f"{what} failed:\n{(error.stdout + error.stderr).strip()[-_LOG_TAIL_CHARACTERS:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{what} did not end within {PREPARE_TIMEOUT_S:.0f} s") from error
+
+
+def _listener(port: int) -> str:
+    """Who listens there, where the system tells."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return ""
+    for each in connections:
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
+            return f", process {each.pid} ({psutil.Process(each.pid).name()}) listens there"
+    return ""

@@ -1,0 +1,179 @@
+"""Two clusters of three MariaDB servers under test, every server behind a proxy of the tests' own, with writers and tailers at work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from uuid import UUID, uuid5
+
+from store import json_body
+from store.body_codec import decode_body
+from store.cells import NewCell
+from store.clusters.cluster import Watermark
+from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import Promotion
+from store.clusters.init import init_cluster
+from store.clusters.node import OpenNode
+from store.clusters.shard_map import even_map
+from store.clusters.storage import ClusterServers
+from store.clusters.supervisor import FailoverSupervisor
+from store.datastore import Datastore
+from store.engines.contract import Head
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer, parse_mysql_url
+from store.errors import CellfeedError
+from tests.faults.invariants import Seen
+from tests.faults.ledger import Ledger
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import bare_servers
+from tests.services.tcp_proxy import TcpProxy
+
+DATASTORE = "trips"
+SHARDS = 8
+NAMESPACE = UUID("3e5a9a55-5b6e-4f0e-9d21-0c6b3c1d7f10")
+
+
+class ClusterSystem:
+    """``servers`` and ``proxies`` by node name: a1 … a3 are cluster a, b1 … b3 cluster b. Replication goes through the proxies, too."""
+
+    def __init__(self, servers: list[MariaDB], *, semi_sync: bool, clusters: int, supervised: bool) -> None:
+        names = [f"{cluster}{number}" for cluster in "ab"[:clusters] for number in (1, 2, 3)]
+        self.servers = dict(zip(names, servers, strict=True))
+        self.proxies = {name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()}
+        self.promoted: list[Promotion] = []
+        shard_map = even_map(DATASTORE, SHARDS, list("ab"[:clusters]))
+        self.admin = {cluster: self._admin(cluster, semi_sync) for cluster in "ab"[:clusters]}
+        for cluster in self.admin.values():
+            init_cluster(cluster, shard_map)
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=FailoverSupervisor(each, self.promoted.append).run, args=(self._stop,)) for each in self.admin.values()]
+        if supervised:
+            for thread in self._threads:
+                thread.start()
+
+    def _admin(self, cluster: str, semi_sync: bool) -> ClusterServers:
+        nodes = {name: MySqlServer(self.url(name)) for name in self.servers if name[0] == cluster}
+        return ClusterServers(cluster, DATASTORE, SHARDS, nodes, semi_sync=semi_sync)
+
+    def url(self, name: str) -> str:
+        return f"mysql://root@127.0.0.1:{self.proxies[name].port}"
+
+    def engine(self, copies: int, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
+        """What one process has."""
+        nodes: dict[str, dict[str, OpenNode]] = {}
+        for name in self.servers:
+            nodes.setdefault(name[0], {})[name] = partial(_open_node, self.url(name))
+        return ClusteredEngine(DATASTORE, SHARDS, nodes, watermark=watermark, copies=copies)
+
+    def node_log(self, name: str) -> dict[int, list[Seen]]:
+        """A node's own log, past every watermark, straight from its server."""
+        engine = MySqlEngine(MySqlServer(self.servers[name].url), DATASTORE, SHARDS)
+        try:
+            return {shard: [_seen(cell) for cell in engine.scan(shard, 0, 100_000)] for shard in engine.heads()}
+        finally:
+            engine.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        for cluster in self.admin.values():
+            cluster.close()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+def _open_node(url: str, timeout_s: float) -> MySqlEngine:
+    return MySqlEngine(MySqlServer(parse_mysql_url(url), timeout_s), DATASTORE, SHARDS)
+
+
+def _seen(cell: object) -> Seen:
+    return Seen(cell.added_id, UUID(bytes=cell.row_key), cell.column_name, cell.ref_key, decode_body(cell.body))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: bool = False) -> Iterator[ClusterSystem]:
+    """Servers, proxies and clusters; all gone at the end."""
+    with bare_servers(3 * clusters) as servers:
+        system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised)
+        try:
+            yield system
+        finally:
+            system.close()
+
+
+class DirectWriters:
+    """Threads that put cells in process, and write down what they were told; each put is tried until it is acknowledged or the run ends."""
+
+    def __init__(self, datastore: Datastore, ledger: Ledger, threads: int = 4, pause_s: float = 0.004) -> None:
+        self._datastore, self._ledger, self._pause_s = datastore, ledger, pause_s
+        self._stop = threading.Event()
+        self.longest_call_s = 0.0
+        self._threads = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _write(self, writer: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            row_key, body = uuid5(NAMESPACE, f"{writer}-{number}"), {"writer": writer, "n": number}
+            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            while not put.acknowledged and not self._stop.is_set():
+                began_s = time.monotonic()
+                with suppress(CellfeedError):
+                    result = self._datastore.put_cell(row_key, "BASE", 1, body)
+                    self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+                self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
+                if not put.acknowledged:
+                    time.sleep(0.05)
+            time.sleep(self._pause_s)
+
+
+class Tailer(threading.Thread):
+    """Follows every shard from 0 below its watermark, as a gateway or a trigger does, over an engine of its own."""
+
+    def __init__(self, engine: ClusteredEngine) -> None:
+        super().__init__(daemon=True)
+        self._engine = engine
+        self._ended = threading.Event()
+        self.read: dict[int, list[Seen]] = {shard: [] for shard in range(SHARDS)}
+        self.heads: list[dict[int, Head]] = []
+        self.longest_look_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        next_ids = dict.fromkeys(range(SHARDS), 0)
+        while not self._ended.wait(0.005):
+            began_s = time.monotonic()
+            for cluster in self._engine.clusters.values():
+                with suppress(CellfeedError):
+                    heads = cluster.heads()
+                    self.heads.append(heads)
+                    for shard, head in heads.items():
+                        while next_ids[shard] < head.watermark and (cells := self._engine.scan(shard, next_ids[shard], 500)):
+                            self.read[shard] += map(_seen, cells)
+                            next_ids[shard] = cells[-1].added_id + 1
+            self.longest_look_s = max(self.longest_look_s, time.monotonic() - began_s)
+
+    def at(self) -> int:
+        return sum(len(cells) for cells in self.read.values())
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+
+
+def put_again(datastore: Datastore, cells: list[NewCell]) -> None:
+    """As ``cellfeed cluster rejoin --put-again`` does."""
+    results = datastore.put_new_cells(cells)
+    assert all(result.acknowledged for result in results), results

@@ -148,7 +148,7 @@ class Cluster:
 
     def read(self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None) -> tuple[T, bool]:
         """``what`` of the first node in order that answers, and whether it was a minion. ``enough`` sends the read on to the next node when it says no;
-        the last answer counts when all said no. Raises StorageUnavailable when none answers."""
+        when it says no to all, the master's answer counts, and the last minion's where there is none. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
         order = sorted(self.nodes.values(), key=lambda node: (node.name == master) != (first is Replica.MASTER))
@@ -164,7 +164,8 @@ class Cluster:
                 continue
             if enough is None or enough(value):
                 return value, node.name != master
-            poor = (value, node.name != master)
+            if poor is None or poor[1]:
+                poor = (value, node.name != master)
         if poor is not None:
             return poor
         raise StorageUnavailable(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")

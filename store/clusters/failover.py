@@ -33,13 +33,13 @@ from store.engines.mysql_connections import query, run_script
 from store.engines.mysql_replication import (
     Gtid,
     check_mariadb,
-    fence,
     follow,
     is_read_only,
+    make_read_only,
     minion_status,
+    open_for_writes,
     position,
     promotion_lock,
-    set_read_only,
     set_semi_sync,
     stop_following,
     stop_receiving,
@@ -174,7 +174,7 @@ def _check_following(cluster: ClusterServers, role: Role, candidates: Collection
 
 def _fence(cluster: ClusterServers, role: Role) -> bool:
     try:
-        fence(cluster.server(role.master))
+        make_read_only(cluster.server(role.master))
     except CellfeedError as error:
         _log.warning("cluster %s: the old master %s could not be fenced: %s", cluster.name, role.master, error)
         return False
@@ -222,6 +222,6 @@ def _open(cluster: ClusterServers, role: Role) -> None:
         set_semi_sync(cluster.server(name), master=False, wanted=role.semi_sync)
         follow(cluster.server(name), master)
     failpoint("promote.after_repoint")
-    set_read_only(master, False)
+    open_for_writes(master)
     failpoint("promote.after_open")
     _log.info("cluster %s: %s is master in epoch %d, from %s on", cluster.name, role.master, role.epoch, position(master).text)

@@ -19,7 +19,7 @@ from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_replication import check_mariadb, follow, minion_status, set_read_only, set_semi_sync
+from store.engines.mysql_replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData
 from store.failpoints import declare, failpoint
@@ -56,7 +56,7 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     for name in minion_names:
         _follow(cluster, name, master)
     failpoint("cluster.init.after_follow")
-    set_read_only(master, False)
+    open_for_writes(master)
     MySqlEngine(MySqlServer(master.address), cluster.datastore, cluster.shards, held=shards, create=True).close()
     failpoint("cluster.init.after_schema")
     state = MySqlState(master, cluster.meta)

@@ -21,7 +21,7 @@ from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_replication import Gtid, follow, minion_status, position, set_read_only, set_semi_sync, stop_following
+from store.engines.mysql_replication import Gtid, follow, make_read_only, minion_status, position, set_semi_sync, stop_following
 from store.errors import ProtectData
 from store.failpoints import declare, failpoint
 
@@ -92,7 +92,7 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     target, source = cluster.server(node), cluster.server(role.master)
     stop_following(target)
-    set_read_only(target, True)
+    make_read_only(target)
     _wipe(cluster, target)
     failpoint("rejoin.after_wipe")
     copied, snapshot = _copy(cluster, source, target, on_rows)

@@ -20,7 +20,7 @@ from store.clusters.failover import Promotion, cluster_role, promote
 from store.clusters.rejoin import follow_again, is_prefix
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_replication import is_read_only, minion_status, set_read_only
+from store.engines.mysql_replication import is_read_only, make_read_only, minion_status
 from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
 
 _log = logging.getLogger("cellfeed.failover")
@@ -113,7 +113,7 @@ class FailoverSupervisor:
             if name == role.master or name in silent or minion_status(server) is not None:
                 continue
             if not is_read_only(server):
-                set_read_only(server, True)
+                make_read_only(server)
                 _log.warning("cluster %s: %s is back and was master once; it is read-only now", self._cluster.name, name)
             if is_prefix(self._watched, name, role):
                 follow_again(self._cluster, name)

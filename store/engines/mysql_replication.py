@@ -6,6 +6,7 @@ Source: MariaDB's documentation of GTIDs, ``CHANGE MASTER TO`` and semi-synchron
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from typing import Any, Final
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
 from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_errors import error_code
 from store.errors import ProtectData, StorageUnavailable
 
 HEARTBEAT_S: Final = 0.5
@@ -23,6 +26,10 @@ HEARTBEAT_S: Final = 0.5
 
 NET_TIMEOUT_S: Final = 2
 CONNECT_RETRY_S: Final = 1
+
+_READ_ONLY_ATTEMPTS: Final = 20
+_READ_ONLY_PAUSE_S: Final = 0.05
+"""A commit that was cut off in its wait for a minion takes milliseconds to end."""
 
 APPLY_TIMEOUT_S: Final = 30.0
 """Longest wait for a minion to apply what it has received."""
@@ -85,18 +92,37 @@ def is_read_only(server: MySqlServer) -> bool:
     return bool(int(read_only))
 
 
-def set_read_only(server: MySqlServer, read_only: bool) -> None:
-    _run(server, f"SET GLOBAL read_only = {int(read_only)}")
+def open_for_writes(server: MySqlServer) -> None:
+    """Takes writes from now on."""
+    _run(server, "SET GLOBAL read_only = 0")
 
 
-def fence(server: MySqlServer) -> None:
-    """No commit after this: read-only, and every other client's connection is cut, so that no transaction under way ends well."""
+def make_read_only(server: MySqlServer) -> None:
+    """No client's commit is acknowledged after this: every other client is cut off, and the server is read-only. Raises StorageUnavailable.
+
+    Cut off first: a commit that waits for a minion (semi-synchronous, and none is left) holds the lock that read-only needs; killed, it ends without an answer
+    to its client. And once more at the end: read-only does not bind privileged users, and one may have come in between.
+    """
     with server.connection() as connection:
-        query(connection, "SET GLOBAL read_only = 1")
-        for thread, command, user in query(connection, "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
-            if command not in ("Binlog Dump", "Daemon") and user != "system user":
-                with suppress(pymysql.err.MySQLError):  # it may have ended by itself
-                    query(connection, f"KILL CONNECTION {int(thread)}")
+        query(connection, "SET SESSION lock_wait_timeout = 0")
+        for attempt in range(1, _READ_ONLY_ATTEMPTS + 1):
+            _cut_off_clients(connection)
+            try:
+                query(connection, "SET GLOBAL read_only = 1")
+                break
+            except pymysql.err.MySQLError as error:
+                if error_code(error) != ER.LOCK_WAIT_TIMEOUT or attempt == _READ_ONLY_ATTEMPTS:
+                    raise
+                time.sleep(_READ_ONLY_PAUSE_S)
+        _cut_off_clients(connection)
+        query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+
+
+def _cut_off_clients(connection: Connection[Any]) -> None:
+    for thread, command, user in query(connection, "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
+        if command not in ("Binlog Dump", "Daemon") and user != "system user":
+            with suppress(pymysql.err.MySQLError):  # it may have ended by itself
+                query(connection, f"KILL CONNECTION {int(thread)}")
 
 
 def stop_receiving(server: MySqlServer) -> Gtid:
@@ -118,7 +144,7 @@ def stop_following(server: MySqlServer) -> None:
 def follow(server: MySqlServer, master: MySqlServer) -> None:
     """Makes the server a read-only minion of ``master``, from its own GTID position on. Starting over when it follows somebody already."""
     _run(server, "STOP SLAVE")
-    set_read_only(server, True)
+    make_read_only(server)
     (host, port), address = master.address.replication, master.address
     user, password = _literal(address.user), _literal(address.password)
     _run(server, f"SET GLOBAL slave_net_timeout = {NET_TIMEOUT_S}")

@@ -167,6 +167,14 @@ def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_to
         engine.put(cells(range(50, 51)))
 
 
+def test_a_cell_that_is_nowhere_is_told_as_absent_while_the_master_is_there(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(3)))
+    eventually(lambda: shown(engine) == 3, "all cells on a minion")
+    nowhere = cells(range(3, 4))[0]
+    assert engine.get([nowhere.triple]) == [None]
+    assert all(server.is_running() for server in cluster.servers.values())
+
+
 def test_a_paused_master_holds_up_no_read_for_long(cluster: TestCluster, engine: ClusteredEngine) -> None:
     engine.put(cells(range(10)))
     eventually(lambda: shown(engine) == 10, "replicated")

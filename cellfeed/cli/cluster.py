@@ -18,6 +18,7 @@ from cellfeed.run_dir import RunDir
 from store.body_codec import decode_body
 from store.cells import NewCell, Outcome
 from store.clusters.failover import cluster_role, promote
+from store.clusters.migrate import migrate_cluster
 from store.clusters.rejoin import clone, extra_buffered, extra_cells, follow_again, is_prefix
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
@@ -38,6 +39,21 @@ def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, a
         told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there}
         minions = f", {' and '.join(done.minions)} follow" if done.minions else ", no minion"
         _done(as_json, told, f"{done.cluster}: {done.master} is master{minions}{' (as before)' if done.was_there else ''}")
+
+
+@app.command("migrate")
+def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Bring the tables of each cluster to the schema version of this program. Doing it again changes nothing."""
+    checked = _config(config, run_dir)
+    for cluster in checked.datastore.clusters:
+        done = migrate_cluster(storage.cluster_servers(checked, cluster.name))
+        steps = [{"version": step.version, "title": step.title} for step in done.steps]
+        titles = "".join(f"\n  version {step.version}: {step.title}" for step in done.steps)
+        _done(
+            as_json,
+            {"cluster": cluster.name, "master": done.master, "version": done.version, "steps": steps},
+            f"{cluster.name}: version {done.version}{titles}",
+        )
 
 
 @app.command("status")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
@@ -163,6 +163,9 @@ def migrate(server: MySqlServer, layout: Layout, *, create: bool = False, steps:
                 raise ProtectData(f"{server} holds no datastore {layout.datastore!r}: `cellfeed cluster init` makes one")
             found = _begin(connection, server, layout)
         _refuse_newer(server, layout, found, steps[-1].version)
+        if found:
+            # What is there says which shards it holds; what is asked for counts only until it is made.
+            layout = replace(layout, held=[int(shard) for (shard,) in query(connection, f"SELECT shard FROM {layout.meta}.shard_counter ORDER BY shard")])
         left = [step for step in steps if step.version > found]
         for step in left:
             step.apply(connection, layout)

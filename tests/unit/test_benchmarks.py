@@ -9,13 +9,30 @@ import pkgutil
 import pytest
 
 import benchmarks
-from benchmarks import Figure, at_least, at_most, benchmark_names, encoding, gateway_idle, gateway_read, put_http, put_to_consumer
+from benchmarks import (
+    Figure,
+    at_least,
+    at_most,
+    benchmark_names,
+    encoding,
+    gateway_idle,
+    gateway_read,
+    mysql_put,
+    mysql_scan,
+    mysql_shards,
+    put_http,
+    put_to_consumer,
+)
 from benchmarks.__main__ import main
+from tests.services import local_mariadb
 
 SMALL = {
     "encoding": lambda: encoding.figures(runs=1),
     "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
+    "mysql-put": lambda: mysql_put.figures(count=500, runs=1, single_s=0.1, callers=(2,)),
+    "mysql-scan": lambda: mysql_scan.figures(count=500, runs=1),
+    "mysql-shards": lambda: mysql_shards.figures(shards=8, singles=4),
     "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
 }
@@ -29,6 +46,8 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
+    if name.startswith("mysql-") and (reason := local_mariadb.why_not()):
+        pytest.skip(reason)
     figures = list(SMALL[name]())
     names = [figure.name for figure in figures]
     assert names

@@ -1,0 +1,33 @@
+"""A MariaDB server of the benchmarks' own, durable as the product demands it, with its files in a temporary folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+
+_OPTIONS = ("--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--max-connections=600")
+_TABLES_OPEN = 10_000
+
+
+@contextmanager
+def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
+    """A server that runs, empty. ``tables_open``: how many tables it keeps open. Raises RuntimeError, with the reason, where none can be had."""
+    if reason := local_mariadb.why_not():
+        raise RuntimeError(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
+    directory.chmod(0o755)
+    caches = (f"--table-open-cache={tables_open}", f"--table-definition-cache={tables_open}", f"--innodb-open-files={tables_open}")
+    options = (*_OPTIONS, *caches, f"--open-files-limit={3 * tables_open}")
+    server = local_mariadb.new_server(local_mariadb.prepared_data_directory(directory), directory / "node", options=options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)

@@ -1,0 +1,215 @@
+"""Puts to one durable MariaDB master, beside PyMySQL inserting the same rows with nothing around it.
+
+``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a datastore in process. Beside it: multi-row INSERTs of the same
+rows, bodies encoded beforehand, through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key.
+``mysql-put single``: one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer. Beside it: an autocommit INSERT per cell
+from as many connections, ids by AUTO_INCREMENT, which a tailer cannot follow without missing cells: what one would write first.
+``mysql-put HTTP``: one cell a call from 64 callers, through a worker in a process of its own.
+Runs are interleaved; the figures are medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import islice
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pymysql
+
+from benchmarks import Figure, at_least
+from benchmarks._mariadb import mariadb
+from benchmarks._processes import Process
+from benchmarks.put_http import Put, taxi_cells
+from store.body_codec import encode_bodies
+from store.cells import new_cell
+from store.client import Client
+from store.datastore import Datastore
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.server.worker import run_worker
+from tests.services.local_mariadb import MariaDB
+
+SHARDS = 64
+BATCH_CELLS = 5_000
+"""The most that one transaction takes: with 64 shards still fewer than a hundred rows per statement."""
+BATCH_CALLERS = 2
+"""One prepares the next call while another's is being written."""
+CELLS = 50_000
+RUNS = 3
+SINGLE_SECONDS = 3.0
+BATCH_RATE = at_least(40_000)
+
+_TABLE = (
+    "CREATE TABLE beside.cell (added_id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, row_key BINARY(16) NOT NULL, column_name VARBINARY(128) NOT NULL, "
+    "ref_key BIGINT NOT NULL, body MEDIUMBLOB NOT NULL, UNIQUE KEY triple (row_key, column_name, ref_key))"
+)
+_INSERT = "INSERT INTO beside.cell (row_key, column_name, ref_key, body) VALUES (%s, %s, %s, %s)"
+
+
+def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS, callers: Sequence[int] = (64, 256)) -> Iterator[Figure]:
+    """Measures; see the module."""
+    trips = [body for *_, body in taxi_cells(count)]
+    with mariadb() as server:
+        rates: list[float] = []
+        beside: list[float] = []
+        for run in range(runs):
+            cells = _renamed(trips, f"batch-{run}")
+            rates.append(_batch_run(server, cells))
+            beside.append(_raw_batch_run(server, cells))
+        yield Figure("mysql-put batch", statistics.median(rates), "cells/s", "PyMySQL executemany, rows ready made", statistics.median(beside), BATCH_RATE)
+        for at_once in callers:
+            yield from _single_figures(server, trips, at_once, runs, single_s)
+        yield from _http_figures(server, trips, single_s)
+
+
+def _single_figures(server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float) -> Iterator[Figure]:
+    latencies: list[float] = []
+    rates: list[float] = []
+    beside: list[float] = []
+    for run in range(runs):
+        with _datastore(server) as datastore:
+            found, rate = _single_run(_renamed(trips, f"single-{callers}-{run}"), callers, single_s, lambda _: lambda cell: datastore.put_cell(*cell))
+        latencies += found
+        rates.append(rate)
+        beside.append(_raw_single_run(server, _renamed(trips, f"single-{callers}-{run}"), callers, single_s))
+    case = f"mysql-put single, {callers} callers"
+    yield Figure(f"{case} rate", statistics.median(rates), "cells/s", "autocommit INSERTs, as many connections", statistics.median(beside))
+    yield from _percentiles(case, latencies)
+
+
+def _http_figures(server: MariaDB, trips: Sequence[dict[str, Any]], single_s: float) -> Iterator[Figure]:
+    _open(server).close()
+    with Process(_serve, url=server.url) as worker, Client(f"http://127.0.0.1:{worker.told()}", "trips") as client:
+        latencies, rate = _single_run(_renamed(trips, "http"), 64, single_s, lambda _: lambda cell: client.put_cell(*cell))
+    case = "mysql-put HTTP single, 64 callers"
+    yield Figure(f"{case} rate", rate, "cells/s")
+    yield from _percentiles(case, latencies)
+
+
+def _percentiles(case: str, latencies: Sequence[float]) -> Iterator[Figure]:
+    ordered = sorted(latencies)
+    yield Figure(f"{case} p50", ordered[len(ordered) // 2] * 1e3, "ms")
+    yield Figure(f"{case} p99", ordered[len(ordered) * 99 // 100] * 1e3, "ms")
+
+
+# --- ours --------------------------------------------------------------------------------------------------------------------
+
+
+def _open(server: MariaDB) -> MySqlEngine:
+    return MySqlEngine(MySqlServer(server.url), "trips", SHARDS, create=True)
+
+
+def _datastore(server: MariaDB) -> Datastore:
+    return Datastore(_open(server))
+
+
+def _batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
+    batches = [cells[start : start + BATCH_CELLS] for start in range(0, len(cells), BATCH_CELLS)]
+    with _datastore(server) as datastore:
+
+        def call(caller: int) -> None:
+            for batch in batches[caller::BATCH_CALLERS]:
+                for result in datastore.put_cells(batch):
+                    result.or_raise()
+
+        return len(cells) / _in_threads(call, BATCH_CALLERS)
+
+
+def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    with Datastore(MySqlEngine(MySqlServer(settings["url"]), "trips", SHARDS)) as datastore:
+        run_worker(datastore, stop=stop, on_started=connection.send)
+
+
+def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Callable[[int], Callable[[Put], object]]) -> tuple[list[float], float]:
+    """Seconds of every put, and cells per second; ``put_of(caller)`` gives what that caller calls."""
+    latencies: list[float] = []
+    lock = threading.Lock()
+    puts = [put_of(caller) for caller in range(callers)]
+    ends = time.perf_counter() + single_s
+
+    def call(caller: int) -> None:
+        mine: list[float] = []
+        for cell in islice(cells, caller, None, callers):
+            started = time.perf_counter()
+            if started > ends:
+                break
+            puts[caller](cell)
+            mine.append(time.perf_counter() - started)
+        with lock:
+            latencies.extend(mine)
+
+    seconds = _in_threads(call, callers)
+    return latencies, len(latencies) / seconds
+
+
+# --- beside ------------------------------------------------------------------------------------------------------------------
+
+
+def _raw(server: MariaDB) -> pymysql.connections.Connection[Any]:
+    return pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True)
+
+
+def _empty_table(server: MariaDB) -> None:
+    with closing(_raw(server)) as connection, connection.cursor() as cursor:
+        for statement in ("DROP DATABASE IF EXISTS beside", "CREATE DATABASE beside", _TABLE):
+            cursor.execute(statement)
+
+
+def _raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
+    checked = [new_cell(*cell) for cell in cells]
+    bodies = encode_bodies([cell.body_json for cell in checked])
+    return [(cell.row_key, cell.column_name.encode(), cell.ref_key, body) for cell, body in zip(checked, bodies, strict=True)]
+
+
+def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
+    rows = _raw_rows(cells)
+    _empty_table(server)
+    with closing(_raw(server)) as connection, connection.cursor() as cursor:
+        started = time.perf_counter()
+        for start in range(0, len(rows), BATCH_CELLS):
+            cursor.executemany(_INSERT, rows[start : start + BATCH_CELLS])
+        return len(rows) / (time.perf_counter() - started)
+
+
+def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_s: float) -> float:
+    _empty_table(server)
+    rows = {cell[0]: row for cell, row in zip(cells, _raw_rows(cells), strict=True)}
+    with ExitStack() as opened:
+        cursors = [opened.enter_context(opened.enter_context(closing(_raw(server))).cursor()) for _ in range(callers)]
+        _, rate = _single_run(cells, callers, single_s, lambda caller: lambda cell: cursors[caller].execute(_INSERT, rows[cell[0]]))
+    return rate
+
+
+# --- both --------------------------------------------------------------------------------------------------------------------
+
+
+def _renamed(trips: Sequence[dict[str, Any]], name: str) -> list[Put]:
+    """The trips under row keys that no other run has."""
+    return [(uuid5(NAMESPACE_URL, f"{name}-{n}"), "BASE", 1, trip) for n, trip in enumerate(trips)]
+
+
+def _in_threads(call: Callable[[int], None], count: int) -> float:
+    failures: list[BaseException] = []
+
+    def guarded(caller: int) -> None:
+        try:
+            call(caller)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(caller,)) for caller in range(count)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.perf_counter() - started

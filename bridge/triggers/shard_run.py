@@ -9,6 +9,8 @@ short while, and always before the shard is given back. Crash points:
     in parking                  one commit holds the parked cell and the offset past it: both or neither (I14)
     paused and overtaken        the next cell is not run: the coordinator is asked first once the lease may have run out, and says no (StaleWriter);
                                 a save that was on its way is refused the same, so the new owner's offset stands
+    coordination away           what would be saved or parked is kept in the datastore, in one commit again, and saved when coordination is back; see
+                                ``foothold.py``
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from bridge.triggers.foothold import Foothold
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from bridge.triggers.program import Trigger
 from bridge.triggers.standing import Standing
 from store.api import CellStore
 from store.cells import Cell
+from store.errors import CellfeedError, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
 
 declare("trigger.before_run", "trigger.after_run", "trigger.before_save", "trigger.after_save", "trigger.before_park", "trigger.after_park")
@@ -34,6 +40,9 @@ CHUNK_CELLS: Final = 200
 
 _SAVE_EVERY_S: Final = 0.2
 """Longest time between two saves while cells are run: what is run again after a crash."""
+
+_SAVE_AGAIN_S: Final = 0.5
+"""How soon an idle shard tries again to save what could not be saved."""
 
 
 @dataclass
@@ -48,9 +57,20 @@ class Progress:
 
 
 class ShardRun:
-    """See the module. Used by one thread at a time."""
+    """See the module. Used by one thread at a time. ``saved`` is the shard's offset as read under the claim; ``foothold`` is for coordination elsewhere."""
 
-    def __init__(self, trigger: Trigger, store: CellStore, coordinator: Coordinator, parked: ParkedCells, claim: Claim, standing: Standing, epoch: int) -> None:
+    def __init__(
+        self,
+        trigger: Trigger,
+        store: CellStore,
+        coordinator: Coordinator,
+        parked: ParkedCells,
+        claim: Claim,
+        standing: Standing,
+        epoch: int,
+        saved: int = 0,
+        foothold: Foothold | None = None,
+    ) -> None:
         self._trigger = trigger
         self._store = store
         self._coordinator = coordinator
@@ -63,13 +83,18 @@ class ShardRun:
         self.stop = threading.Event()
         """Set to have the run end after the cell that is under way."""
         self.progress = Progress()
-        committed = coordinator.fetch_offsets(trigger.group, [self._key])
-        offset = committed.get(self._key)
-        self._saved = self.progress.location = offset.offset if offset else 0
+        self._foothold = foothold
+        self._saved = saved
+        self._save_again_at_s = 0.0
+        self.progress.location = foothold.start if foothold else saved
 
     @property
     def _key(self) -> tuple[str, int]:
         return self.claim.topic, self.claim.partition
+
+    def has_work(self, watermark: int) -> bool:
+        """Whether there are cells to run, or an offset that could not be saved and is due to be tried again."""
+        return self.progress.location < watermark or (self.progress.location != self._saved and time.monotonic() >= self._save_again_at_s)
 
     def run_chunk(self) -> bool:
         """Works through the next cells; True when there may be more. Raises StaleWriter when the claim is void."""
@@ -100,17 +125,47 @@ class ShardRun:
 
     def _make_sure(self) -> None:
         """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""
-        if not self._standing.is_sure(self.epoch):
+        if self._standing.is_sure(self.epoch):
+            return
+        try:
             self._coordinator.commit_offsets(self._trigger.group, {}, claims=[self.claim])
+        except Unavailable:
+            if self._foothold is None:
+                raise
+            self._foothold.check()
 
     def save(self) -> None:
-        """Saves the offset if it moved. Raises StaleWriter when the claim is void."""
+        """Saves the offset if it moved, or keeps it where coordination is away. Raises StaleWriter when the claim is void."""
         if self.progress.location == self._saved:
             return
         failpoint("trigger.before_save")
-        self._coordinator.commit_offsets(self._trigger.group, {self._key: CommittedOffset(self.progress.location)}, claims=[self.claim])
-        self._saved = self.progress.location
+        self._save(self.progress.location, {})
         failpoint("trigger.after_save")
+
+    def keep(self) -> None:
+        """Has the datastore know how far this run has come, whatever the coordination holds, unless another worker has begun on the shard."""
+        if self._foothold is not None:
+            with suppress(StaleWriter):
+                self._foothold.keep(self.progress.location)
+
+    def _save(self, location: int, entries: Mapping[str, bytes | None]) -> None:
+        try:
+            self._coordinator.commit_offsets(self._trigger.group, {self._key: CommittedOffset(location)}, claims=[self.claim], entries=entries)
+        except StaleWriter:
+            if not entries:
+                with suppress(CellfeedError):  # a claim may be void before anybody has begun: whoever does need not run these cells again
+                    self.keep()
+            raise
+        except Unavailable as error:
+            if self._foothold is None:
+                raise
+            self._foothold.keep(location, entries, failed=error)
+            self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
+            self.progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
+            return
+        self._saved = location
+        if self._foothold is not None:
+            self._foothold.saved(location)
 
     def retry_parked(self, only_asked: bool) -> int:
         """Tries parked cells of this shard again, once each; how many ran."""
@@ -163,9 +218,7 @@ class ShardRun:
             last_tried_at_us=now_us,
         )
         failpoint("trigger.before_park")
-        offset = CommittedOffset(cell.added_id + 1)
-        self._coordinator.commit_offsets(self._trigger.group, {self._key: offset}, claims=[self.claim], entries=self._parked.entry(parked))
-        self._saved = cell.added_id + 1
+        self._save(cell.added_id + 1, self._parked.entry(parked))
         failpoint("trigger.after_park")
         self.progress.parked += 1
         count = self._parked.count(self._trigger.group)

@@ -33,7 +33,7 @@ class Standing:
         """Set when another process has taken this worker's name: it cannot go on."""
         begun_s = time.monotonic()
         self.session: Session = coordinator.join(group, member, lease_s)
-        self._sure_until_s = begun_s + lease_s
+        self._sure_until_s = begun_s + self.session.ttl_s
 
     def is_sure(self, epoch: int) -> bool:
         """Whether nobody can have taken over what was claimed in the session of that epoch."""

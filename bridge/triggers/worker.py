@@ -5,6 +5,9 @@ claims what is, and works on its shards with a few threads, one thread at a time
 
 A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
 finds its claims void when it wakes up, before it runs another cell, and drops them. One whose name another process has taken ends.
+
+While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the shards that it has. A group whose offsets were lost stands
+still and says why, see ``foothold.py``.
 """
 
 from __future__ import annotations
@@ -12,20 +15,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Coordinator
+from bridge.coordination.contract import Claim, Coordinator
+from bridge.triggers.foothold import Footholds, changed_lineage, choices, lost_offsets, uses_footholds
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import Progress, ShardRun
 from bridge.triggers.standing import LeaseKeeper, Standing
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
-from store.errors import CellfeedError, StaleWriter
+from store.errors import CellfeedError, StaleWriter, Unavailable
 from store.limits import ADDED_ID_MAX
 from store.wakeups import Listener
 
@@ -69,6 +74,10 @@ class TriggerGroup:
         self._retry_due: dict[int, bool] = {}
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
         self._stopped_because: str | None = None
+        self._footholds = Footholds(datastore.state, trigger.group, datastore.name) if uses_footholds(coordinator) else None
+        self._lost_because: str | None = None
+        """Why nobody knows where the work goes on, when the group's offsets were lost."""
+        self._to_give_back: list[Claim] = []
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
@@ -87,6 +96,8 @@ class TriggerGroup:
             return
         self._epoch = session.epoch
         self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
+        if self._has_lost_its_offsets():
+            return
         if self._coordinator.lead(session):
             self._divide()
         mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
@@ -95,10 +106,9 @@ class TriggerGroup:
             if shard not in mine or run.epoch != session.epoch:
                 run.stop.set()
         self._release_stopped()
-        missing = sorted(mine - set(self._runs))
-        claims = self._coordinator.claim(session, self._datastore.name, missing) if missing else {}
-        for shard, claim in claims.items():
-            self._runs[shard] = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim, self.standing, session.epoch)
+        self._give_back()
+        if missing := sorted(mine - set(self._runs)):
+            self._begin(missing)
         if mine - set(self._runs):
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
@@ -107,11 +117,13 @@ class TriggerGroup:
         """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
         self._collect_finished()
         self._release_stopped()
+        with suppress(Unavailable):
+            self._give_back()
         if self._stopped_because is None:
             for shard, run in self._runs.items():
                 if shard in self._working or run.stop.is_set():
                     continue
-                if run.progress.location < heads[shard] or shard in self._retry_due:
+                if run.has_work(heads[shard]) or shard in self._retry_due:
                     self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
         return bool(self._working)
 
@@ -120,11 +132,55 @@ class TriggerGroup:
         for run in self._runs.values():
             run.stop.set()
         self._collect_finished()
-        self._release_stopped()
-        if self._runs:
-            return False
-        self.standing.leave()
+        try:
+            self._release_stopped()
+            self._give_back()
+            if self._runs:
+                return False
+            self.standing.leave()
+        except Unavailable as error:
+            if self._working:
+                return False
+            _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
         return True
+
+    def _has_lost_its_offsets(self) -> bool:
+        group, state = self._trigger.group, self._datastore.state
+        if self._lost_because is None:
+            reason = changed_lineage(state, self._coordinator, group)  # whether every shard has its offset is looked at before shards are taken
+        else:
+            reason = lost_offsets(state, self._coordinator, group, self._datastore.name)
+        self._stand_still(reason)
+        return reason is not None
+
+    def _stand_still(self, reason: str | None) -> None:
+        if reason is not None:
+            if self._lost_because is None:
+                _log.error("trigger %s stands still: %s; %s", self._trigger.group, reason, choices(self._trigger.group))
+            for run in self._runs.values():
+                run.stop.set()
+            self._lost_because = reason
+            self._release_stopped()
+        elif self._lost_because is not None:
+            _log.info("trigger %s goes on", self._trigger.group)
+            self._lost_because = None
+
+    def _begin(self, shards: Sequence[int]) -> None:
+        """Claims shards and begins on those that could be had, at the offsets as they are under the claim."""
+        session, topic = self.standing.session, self._datastore.name
+        if self._footholds is not None and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic)) is not None:
+            self._stand_still(reason)
+            return
+        claims = self._coordinator.claim(session, topic, shards)
+        found = self._coordinator.fetch_offsets(session.group, [(topic, shard) for shard in claims]) if claims else {}
+        saved = {shard: offset.offset for (_, shard), offset in found.items()}
+        footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
+        for shard, claim in claims.items():
+            foothold = footholds.get(shard)
+            if self._footholds is not None and foothold is None:
+                continue  # overtaken since the claim
+            run = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim, self.standing, session.epoch, saved.get(shard, 0), foothold)
+            self._runs[shard] = run
 
     def _divide(self) -> None:
         session = self.standing.session
@@ -166,8 +222,16 @@ class TriggerGroup:
     def _release_stopped(self) -> None:
         for shard, run in list(self._runs.items()):
             if run.stop.is_set() and shard not in self._working:
+                if self._lost_because is not None:
+                    run.keep()
                 del self._runs[shard]
-                self._coordinator.release([run.claim])
+                # Kept until given back: a claim that outlived an error here would keep the shard from everybody as long as this worker lives.
+                self._to_give_back.append(run.claim)
+
+    def _give_back(self) -> None:
+        if self._to_give_back:
+            self._coordinator.release(self._to_give_back)
+            self._to_give_back.clear()
 
     def _look_at_parked(self) -> None:
         reason = self._parked.stopped_because(self._trigger.group)
@@ -198,7 +262,11 @@ def run_trigger_worker(
     Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. StaleWriter is raised when another process has taken the
     name. Anything else is a defect and is raised.
     """
-    groups = [TriggerGroup(trigger, datastore, coordinator, name, lease_s) for trigger in triggers]
+    groups = []
+    for trigger in triggers:
+        if (group := _joined(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s))) is None:
+            return
+        groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
     keeper = LeaseKeeper([group.standing for group in groups], lease_s)
     pool = WorkThreads(threads)
@@ -210,7 +278,12 @@ def run_trigger_worker(
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
                 for group in groups:
-                    group.keep_place()
+                    try:
+                        group.keep_place()
+                    except StaleWriter:
+                        raise
+                    except CellfeedError as error:
+                        _log.warning("%s keeps the shards that it has: %s", group.standing.session.group, error)
                     busy |= group.start_work(pool, heads)
                 listener.wait(0.01 if busy else POLL_INTERVAL_S)
             except StaleWriter:
@@ -223,6 +296,17 @@ def run_trigger_worker(
         pool.close()
         keeper.close()
         listener.close()
+
+
+def _joined(stop: threading.Event, join: Callable[[], TriggerGroup]) -> TriggerGroup | None:
+    """Waits until the group can be joined; None when asked to stop before."""
+    while not stop.is_set():
+        try:
+            return join()
+        except Unavailable as error:
+            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+            stop.wait(POLL_INTERVAL_S)
+    return None
 
 
 def _drain(groups: Sequence[TriggerGroup], drain_s: float) -> None:

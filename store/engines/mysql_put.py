@@ -56,10 +56,15 @@ class PutStatements:
         self._meta = meta
         self._shard_database = shard_database
         self._columns_seen: set[str] = set()
+        self._columns_epoch = -1
 
     def run(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], terms: WriteTerms | None = None) -> list[PutResult]:
         """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when the shards
         have another leader epoch than that of the terms given."""
+        if terms is not None and terms.leader_epoch != self._columns_epoch:
+            # Between two turns as master the server may have been cloned: what it was told before may be gone.
+            self._columns_seen.clear()
+            self._columns_epoch = terms.leader_epoch
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:

@@ -33,6 +33,9 @@ PREPARE_TIMEOUT_S: Final = 60.0
 PROBE_TIMEOUT_S: Final = 2.0
 """Longest wait for the answer to one question whether a server is there. Without a bound a server that is starting can hold the asker for ever."""
 
+PORT_WAIT_S: Final = 5.0
+"""How long a port may still be held by nobody that can be named: a server that was killed has it until its last thread has ended."""
+
 LOOPBACK: Final = "127.0.0.1"
 _PROBE_INTERVAL_S: Final = 0.05
 _LOG_TAIL_CHARACTERS: Final = 1500
@@ -106,13 +109,23 @@ def await_answer(server: LocalServer, process: subprocess.Popen[bytes], log_path
 
 def check_ports_free(server: LocalServer) -> None:
     """Raises Unavailable when somebody listens on a port of the server already: it could be taken for the server itself."""
+    deadline_s = time.monotonic() + PORT_WAIT_S
     for port in server.ports.values():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError as error:
-                raise Unavailable(f"{server.name}: port {port} cannot be had{_listener(port)}: {error.strerror}") from None
+        while (reason := _why_not_free(port)) is not None:
+            holder = _listener(port)
+            if holder is not None or time.monotonic() > deadline_s:
+                raise Unavailable(f"{server.name}: port {port} cannot be had{f', {holder} listens there' if holder else ''}: {reason}")
+            time.sleep(_PROBE_INTERVAL_S)
+
+
+def _why_not_free(port: int) -> str | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            return error.strerror
+    return None
 
 
 def run_in_place(server: LocalServer, directory: RunDir) -> None:
@@ -142,13 +155,13 @@ def run_to_end(command: list[str], what: str, given: str = "") -> None:
         raise Unavailable(f"{what} did not end within {PREPARE_TIMEOUT_S:.0f} s") from error
 
 
-def _listener(port: int) -> str:
+def _listener(port: int) -> str | None:
     """Who listens there, where the system tells."""
     try:
         connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
-        return ""
+        return None
     for each in connections:
         if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
-            return f", process {each.pid} ({psutil.Process(each.pid).name()}) listens there"
-    return ""
+            return f"process {each.pid} ({psutil.Process(each.pid).name()})"
+    return None

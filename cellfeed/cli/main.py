@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cellfeed import __version__
-from cellfeed.cli import cells, cluster, demo, lifecycle, parked, status, verify, warehouse
+from cellfeed.cli import cells, cluster, demo, lifecycle, offsets, parked, status, verify, warehouse
 from cellfeed.cli.output import fail
 from store.errors import CellfeedError
 
@@ -29,6 +29,7 @@ app.command()(cells.scan)
 app.command()(cells.tail)
 app.command()(verify.verify)
 app.add_typer(parked.app, name="parked")
+app.add_typer(offsets.app, name="offsets")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(warehouse.app, name="warehouse")
 app.command()(demo.demo)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bridge.coordination.contract import Offsets
 from bridge.coordination.open import open_coordinator
+from bridge.triggers.foothold import choices, lost_offsets
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
@@ -19,7 +20,8 @@ from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config import load_config
 from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
-from store.errors import CellfeedError, NotFound
+from store.datastore import Datastore
+from store.errors import CellfeedError, NotFound, Unavailable
 
 
 @dataclass
@@ -43,13 +45,18 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         heads = datastore.heads()
         triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
-        lags = _lags(coordinator, ParkedCells(datastore.state), triggers, datastore.name, {s: h.watermark for s, h in heads.items()})
+        away = None
+        try:
+            lags = _lags(coordinator, datastore, triggers, {s: h.watermark for s, h in heads.items()})
+        except Unavailable as error:
+            lags, away = [], str(error)
     if as_json:
         print_json(
             {
                 "processes": processes,
                 "shards": {str(shard): head._asdict() for shard, head in heads.items()},
                 "groups": [vars(lag) for lag in lags],
+                "coordination_away": away,
             }
         )
         return
@@ -62,6 +69,9 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     cells = sum(head.watermark - head.log_start for head in heads.values())
     watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in heads.items())
     console.print(f"{config.datastore.name}: {cells} cells in {len(heads)} shards; watermarks {watermarks}", highlight=False)
+    if away:
+        console.print()
+        console.print(f"coordination is away, so nothing is known of groups: {away}", style="red", highlight=False)
     if lags:
         console.print()
         table = Table("group", "topic", "cells behind", "parked", "", box=None)
@@ -78,12 +88,16 @@ def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
         return []
 
 
-def _lags(coordinator: Offsets, parked: ParkedCells, triggers: set[str], datastore: str, watermarks: dict[int, int]) -> list[GroupLag]:
+def _lags(coordinator: Offsets, datastore: Datastore, triggers: set[str], watermarks: dict[int, int]) -> list[GroupLag]:
     lags = []
+    parked = ParkedCells(datastore.state)
     for group in sorted({*coordinator.groups(), *triggers}):
         offsets = coordinator.fetch_offsets(group)
-        for topic in sorted({topic for topic, _ in offsets} or {datastore}):
+        for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
             committed = {partition: offset.offset for (name, partition), offset in offsets.items() if name == topic}
             behind = sum(max(0, watermark - committed.get(shard, 0)) for shard, watermark in watermarks.items())
-            lags.append(GroupLag(group, topic, behind, parked.count(group), parked.stopped_because(group)))
+            stopped = parked.stopped_because(group)
+            if group in triggers and (lost := lost_offsets(datastore.state, coordinator, group, topic)):
+                stopped = f"{lost}; {choices(group)}"
+            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped))
     return lags

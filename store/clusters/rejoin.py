@@ -93,6 +93,8 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
     target, source = cluster.server(node), cluster.server(role.master)
     stop_following(target)
     make_read_only(target)
+    # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
+    set_semi_sync(target, master=False, wanted=role.semi_sync)
     _wipe(cluster, target)
     failpoint("rejoin.after_wipe")
     copied, snapshot = _copy(cluster, source, target, on_rows)
@@ -101,7 +103,6 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
         query(connection, "RESET MASTER")
         query(connection, f"SET GLOBAL gtid_slave_pos = '{snapshot}'")
     failpoint("rejoin.after_copy")
-    set_semi_sync(target, master=False, wanted=role.semi_sync)
     follow(target, source)
     return copied
 
@@ -117,7 +118,9 @@ def _wipe(cluster: ClusterServers, target: MySqlServer) -> None:
     # The meta database first: without it the node tells no role and takes no part, whatever else is still there.
     for name in sorted(_databases(cluster, target), key=lambda name: name != cluster.meta):
         with target.connection() as connection:
+            query(connection, "SET SESSION sql_log_bin = 0")
             query(connection, f"DROP DATABASE {name}")
+            query(connection, "SET SESSION sql_log_bin = 1")
 
 
 def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_rows: Callable[[int], None]) -> tuple[int, str]:

@@ -1,0 +1,321 @@
+"""Trigger workers whose coordination is a real ZooKeeper, which is killed, paused, cut off or wiped: work goes on, and nothing is skipped or goes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID, uuid5
+
+import pytest
+
+from bridge.coordination.contract import CommittedOffset, Coordinator
+from bridge.coordination.open import open_coordinator
+from bridge.triggers.foothold import accept, last_known, lost_offsets
+from bridge.triggers.parked import ParkedCells
+from store.datastore import Datastore
+from store.errors import Unavailable
+from tests.faults.invariants import check_run_or_parked
+from tests.services import local_zookeeper
+from tests.services.local_zookeeper import ZooKeeper
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = UUID("6d4f7f0a-6a3c-5a8e-9a52-0d9f5a9b1c77")
+SHARDS = 4
+GROUP = "recorder"
+LEASE_S = 1.0
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeper]:
+    if reason := local_zookeeper.why_not():
+        pytest.skip(reason)
+    server = ZooKeeper(tmp_path / "zookeeper")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.resume()
+        server.kill()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def coordinator(zookeeper: ZooKeeper, store: Datastore) -> Iterator[Coordinator]:
+    """The test's own eyes."""
+    with closing(open_coordinator(f"{zookeeper.url}/here?timeout_s=2", store.state)) as opened:
+        yield opened
+
+
+class Workers:
+    """Processes that run the recording program."""
+
+    def __init__(self, tmp_path: Path, store: Datastore, url: str) -> None:
+        self.tmp_path, self.store, self.url = tmp_path, store, url
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str, *, url: str | None = None, **settings: object) -> subprocess.Popen[str]:
+        settings = {"path": str(self.tmp_path / "runs"), "coordination": f"{url or self.url}/here?timeout_s=1", **settings}
+        with (self.tmp_path / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.integration.trigger_process",
+                    str(self.tmp_path / "store"),
+                    name,
+                    str(LEASE_S),
+                    "tests.integration.trigger_programs:recording",
+                    json.dumps(settings),
+                ],
+                cwd=ROOT,
+                env=dict(os.environ),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.processes[name] = process
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.tmp_path / f"{name}.log").read_text()
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        path = self.tmp_path / "runs"
+        return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []  # type: ignore[misc]
+
+    def cells_run(self) -> Counter[tuple[int, int]]:
+        return Counter((shard, added_id) for shard, added_id, _ in self.runs())
+
+    def assert_run_or_parked(self) -> None:
+        names = [f"{shard}/{added_id}" for shard, added_id in base_cells(self.store)]
+        done = [f"{shard}/{added_id}" for shard, added_id in self.cells_run()]
+        parked = [cell.cell_id for cell in ParkedCells(self.store.state).all()]
+        assert check_run_or_parked(names, done, parked) == {"I14": []}
+
+    def assert_in_order(self) -> None:
+        """Each process alone ran each shard's cells in the order of the log."""
+        for shard in range(SHARDS):
+            for pid in {pid for _, _, pid in self.runs()}:
+                order = [added_id for s, added_id, p in self.runs() if (s, p) == (shard, pid)]
+                assert order == sorted(order)
+
+
+@pytest.fixture
+def workers(tmp_path: Path, store: Datastore, zookeeper: ZooKeeper) -> Iterator[Workers]:
+    started = Workers(tmp_path, store, zookeeper.url)
+    yield started
+    for process in started.processes.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def put(store: Datastore, numbers: range, **extra: object) -> None:
+    store.put_cells([(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n, **extra}) for n in numbers])
+
+
+def base_cells(store: Datastore) -> list[tuple[int, int]]:
+    return [(cell.shard, cell.added_id) for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
+
+
+def saved(coordinator: Coordinator) -> dict[int, int]:
+    return {shard: offset.offset for (_, shard), offset in coordinator.fetch_offsets(GROUP).items()}
+
+
+def caught_up(store: Datastore, coordinator: Coordinator) -> bool:
+    try:
+        return saved(coordinator) == {shard: head.watermark for shard, head in store.heads().items() if head.watermark}
+    except Unavailable:
+        return False
+
+
+def all_owned(coordinator: Coordinator, members: int = 1) -> bool:
+    try:
+        owners = coordinator.owners(GROUP, "trips")
+    except Unavailable:
+        return False
+    return len(owners) == SHARDS and len(set(owners.values())) == members
+
+
+def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
+    for name in "ab":
+        workers.start(name)
+    wait_until(lambda: all_owned(coordinator, 2), "the shares are settled")
+    put(store, range(100))
+    wait_until(lambda: caught_up(store, coordinator), "the first cells are run and saved")
+    before = saved(coordinator)
+    zookeeper.kill()
+    put(store, range(100, 300))
+    put(store, range(300, 310), poison=True)
+    put(store, range(310, 400))
+    wait_until(lambda: len(workers.runs()) == 390, "all but the poisoned cells are run without ZooKeeper")
+    time.sleep(3 * LEASE_S)  # well past every lease
+    put(store, range(400, 500))
+    wait_until(lambda: len(workers.runs()) == 490, "work goes on after the leases have run out")
+    wait_until(lambda: ParkedCells(store.state).count(GROUP) == 10, "what fails is parked meanwhile")
+    assert not zookeeper.is_running()
+    zookeeper.start()
+    wait_until(lambda: caught_up(store, coordinator), "what was kept is saved")
+    assert all(saved(coordinator)[shard] > offset for shard, offset in before.items())
+    put(store, range(500, 600))
+    wait_until(lambda: caught_up(store, coordinator), "all is as before")
+    assert set(workers.cells_run().values()) == {1}
+    workers.assert_run_or_parked()
+    workers.assert_in_order()
+
+
+def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_kept(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
+    first = workers.start("first")
+    wait_until(lambda: all_owned(coordinator), "it owns all")
+    zookeeper.kill()
+    put(store, range(200))
+    put(store, range(200, 204), poison=True)
+    wait_until(lambda: len(workers.runs()) == 200 and ParkedCells(store.state).count(GROUP) == 4, "all is run or parked")
+    ends = {shard: head.watermark for shard, head in store.heads().items()}
+    wait_until(lambda: last_known(store.state, GROUP, "trips", range(SHARDS)) == ends, "all is kept")
+    first.kill()
+    first.wait(10)
+    zookeeper.start()
+    assert saved(coordinator) == {}, "the fault did not happen: something was saved"
+    workers.start("second")
+    wait_until(lambda: caught_up(store, coordinator), "the second goes on from there")
+    assert set(workers.cells_run().values()) == {1}
+    workers.assert_run_or_parked()
+
+
+def test_workers_that_start_while_zookeeper_is_away_wait_for_it(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+    zookeeper.kill()
+    put(store, range(50))
+    worker = workers.start("early")
+    wait_until(lambda: "cannot be reached" in workers.log("early"), "it says what it waits for")
+    zookeeper.start()
+    wait_until(lambda: caught_up(store, coordinator), "it works")
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
+def test_a_worker_drains_without_zookeeper(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+    worker = workers.start("a", run_s=0.005)
+    wait_until(lambda: all_owned(coordinator), "it owns all")
+    zookeeper.kill()
+    put(store, range(400))
+    wait_until(lambda: len(workers.runs()) > 20, "work under way")
+    worker.terminate()
+    assert worker.wait(20) == 0
+    zookeeper.start()
+    workers.start("b")
+    wait_until(lambda: caught_up(store, coordinator), "another goes on")
+    assert set(workers.cells_run().values()) == {1}
+    workers.assert_run_or_parked()
+
+
+def test_a_wiped_zookeeper_stops_the_trigger_until_somebody_says_where_it_goes_on(
+    zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
+) -> None:
+    workers.start("a")
+    wait_until(lambda: all_owned(coordinator), "it owns all")
+    put(store, range(100))
+    wait_until(lambda: caught_up(store, coordinator), "the first cells are run and saved")
+    zookeeper.kill()
+    zookeeper.wipe()
+    put(store, range(100, 150))
+    wait_until(lambda: len(workers.runs()) == 150, "shards that are assigned go on")
+    zookeeper.start()
+    wait_until(lambda: "stands still" in workers.log("a"), "it says that its offsets were lost")
+    assert "cellfeed offsets set recorder kept|earliest|latest" in workers.log("a")
+    put(store, range(150, 200))
+    time.sleep(2 * LEASE_S)
+    assert len(workers.runs()) == 150, "it guessed"
+    assert lost_offsets(store.state, coordinator, GROUP, "trips") is not None
+    # A restart knows as little.
+    workers.processes["a"].terminate()
+    assert workers.processes["a"].wait(20) == 0
+    workers.start("b")
+    wait_until(lambda: "stands still" in workers.log("b"), "the next one says so too")
+    # kept:
+    kept = last_known(store.state, GROUP, "trips", range(SHARDS))
+    coordinator.commit_offsets(GROUP, {("trips", shard): CommittedOffset(location) for shard, location in kept.items()})
+    accept(store.state, coordinator, GROUP, "trips")
+    wait_until(lambda: caught_up(store, coordinator), "it goes on")
+    assert set(workers.cells_run().values()) == {1}
+    workers.assert_run_or_parked()
+
+
+def test_offsets_deleted_by_hand_stop_the_trigger(store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+    first = workers.start("a")
+    put(store, range(100))
+    wait_until(lambda: caught_up(store, coordinator), "the cells are run and saved")
+    first.terminate()
+    assert first.wait(20) == 0
+    workers.start("b")
+    wait_until(lambda: all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"b"}, "another has them")
+    workers.processes["b"].kill()
+    workers.processes["b"].wait(10)
+    coordinator.delete_offsets(GROUP)
+    workers.start("c")
+    wait_until(lambda: "stands still" in workers.log("c"), "it says that its offsets were lost")
+    assert "the offsets of 4 shards that it has worked on are gone" in workers.log("c")
+    assert len(workers.runs()) == 100
+
+
+def test_a_paused_worker_moves_no_offset_when_it_wakes_up_after_its_session(store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+    zombie = workers.start("zombie", run_s=0.02)
+    wait_until(lambda: all_owned(coordinator), "it owns all")
+    put(store, range(300))
+    wait_until(lambda: len(workers.runs()) > 5, "work under way")
+    zombie.send_signal(signal.SIGSTOP)
+    workers.start("heir")
+    wait_until(lambda: caught_up(store, coordinator), "the heir has done it all")
+    assert coordinator.members(GROUP) == ["heir"], "the session did not expire"
+    before, ends = len(workers.runs()), saved(coordinator)
+    zombie.send_signal(signal.SIGCONT)
+    wait_until(lambda: coordinator.members(GROUP) == ["heir", "zombie"], "the zombie is back")
+    time.sleep(LEASE_S)
+    assert saved(coordinator) == ends
+    assert len(workers.runs()) - before <= SHARDS, "more than the cells that were under way"
+    put(store, range(300, 360))
+    wait_until(lambda: caught_up(store, coordinator), "both go on")
+    workers.assert_run_or_parked()
+
+
+def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
+    for name in "ab":
+        workers.start(name)
+    wait_until(lambda: all_owned(coordinator, 2), "the shares are settled")
+    zookeeper.pause()
+    put(store, range(200))
+    wait_until(lambda: len(workers.runs()) == 200, "work goes on")
+    time.sleep(3 * LEASE_S)
+    zookeeper.resume()
+    put(store, range(200, 300))
+    wait_until(lambda: caught_up(store, coordinator), "what was kept is saved")
+    workers.assert_run_or_parked()
+    assert set(workers.cells_run().values()) == {1}

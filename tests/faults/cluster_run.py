@@ -224,8 +224,8 @@ def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Rand
     else:
         system.servers["a1"].resume()
     role, _ = cluster_role(system.admin["a"])
-    if is_prefix(system.admin["a"], "a1", role):
-        _until(lambda: _follows(system, "a1"), "the supervisor brings the old master back", 30)
+    _until(lambda: _follows(system, "a1") or not is_prefix(system.admin["a"], "a1", role), "the supervisor brings the old master back, or refuses it", 30)
+    if _follows(system, "a1"):
         return [f"a1 {how}, {role.master} promoted by the supervisor, which brought a1 back"]
     # A commit that was on its way to the minions when the master was killed: nobody was told of it, and only a person has it put again.
     time.sleep(1.0)

@@ -1,0 +1,22 @@
+"""Clusters of real MariaDB servers, all behind proxies, while servers and networks fail; ``make faults`` runs more seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
+from tests.services import local_mariadb
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("mariadb-cluster")
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
+def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    result = run_cluster_faults(kind, 1)
+    assert result.witnessed, "the fault did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}

@@ -40,7 +40,7 @@ bench: setup ## Measurements beside their peers (NAME=put_http for one; all with
 faults: setup ## Fault runs on the whole system (KIND=worker|gateway|triggers|warehouse, SEED=n); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
 
-services: ## Install what the optional tests use (kcat, Java, Kafka's jars) where apt and root are there
+services: ## Install what local servers and tests on them use (MariaDB, ZooKeeper, kcat, Java, Kafka's jars) where apt and root are there
 	./docker/install-services
 
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)

@@ -72,5 +72,5 @@ def _fetch(version: str, target: Path) -> None:
 if __name__ == "__main__":
     try:
         kafka_class_path()
-    except JarsUnavailable as error:
+    except (JarsUnavailable, OSError) as error:
         sys.exit(f"Kafka's jars: {error}")

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 import yaml
 
-from cellfeed.config import Config, TriggersConfig, WarehouseConfig, check_config, load_config, process_names, write_config
+from cellfeed.config import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig, check_config, load_config, nodes_at, process_names, write_config
 from cellfeed.config_schema import config_schema
+from cellfeed.servers.configured import own_clusters
 from schemas import load_json_schema
 from store.errors import InvalidRequest, ProtectData
+
+ROOT = Path(__file__).parents[2]
 
 
 def read(tmp_path: Path, text: str) -> Config:
@@ -40,6 +43,42 @@ def test_what_the_file_says_is_what_starts_in_an_order_in_which_each_finds_what_
         """,
     )
     assert [name for name, _ in process_names(config)] == ["w1", "w2", "g1", "bills-1", "bills-2", "lake"]
+
+
+TWO_SERVERS = """
+datastore: {{clusters: [{{name: c1, nodes: [{{name: c1-a, url: "mysql://u:p@{first}"}}, {{name: c1-b, url: "mysql://u:p@{second}"}}]}}]}}
+servers: [{{kind: mariadb, name: here, port: 3311, server_id: 1}}]
+"""
+
+
+def test_servers_start_before_everything_else(tmp_path: Path) -> None:
+    config = read(tmp_path, TWO_SERVERS.format(first="127.0.0.1:3311", second="127.0.0.1:3312"))
+    assert process_names(config)[:2] == [("here", "mariadb"), ("worker", "worker")]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_is_the_node_whose_address_is_its_own(tmp_path: Path, host: str) -> None:
+    config = read(tmp_path, TWO_SERVERS.format(first="192.168.7.7:3311", second=f"{host}:3311"))
+    [server] = config.servers
+    assert isinstance(server, MariaDbServerConfig)
+    assert [node.name for node in nodes_at(config, server)] == ["c1-b"]
+
+
+def test_only_clusters_whose_nodes_are_all_servers_of_the_instance_are_its_own(tmp_path: Path) -> None:
+    assert own_clusters(read(tmp_path, TWO_SERVERS.format(first="127.0.0.1:3311", second="127.0.0.1:3312"))) == []
+    assert own_clusters(load_config(ROOT / "docker" / "production-local.yaml")) == ["c1", "c2"]
+
+
+def test_a_server_that_no_node_or_two_nodes_use_is_refused(tmp_path: Path) -> None:
+    for first, second, count in (("127.0.0.1:3399", "192.168.7.7:3311", 0), ("127.0.0.1:3311", "localhost:3311", 2)):
+        with pytest.raises(InvalidRequest, match=f"server here on port 3311: .* and {count} are"):
+            read(tmp_path, TWO_SERVERS.format(first=first, second=second))
+
+
+def test_two_servers_never_have_one_server_id(tmp_path: Path) -> None:
+    text = TWO_SERVERS.format(first="127.0.0.1:3311", second="127.0.0.1:3312")
+    with pytest.raises(InvalidRequest, match="server_id 1 is given to two servers"):
+        read(tmp_path, text.replace("server_id: 1}", "server_id: 1}, {kind: mariadb, name: there, port: 3312, server_id: 1}"))
 
 
 def test_the_configuration_in_force_reads_back_as_itself(tmp_path: Path) -> None:
@@ -71,6 +110,15 @@ def test_the_configuration_in_force_reads_back_as_itself(tmp_path: Path) -> None
         ("workers: [", "not YAML"),
         ("!!python/object/apply:os.getpid []", "not YAML"),
         ("workers: [{name: same}]\ngateways: [{name: same}]", "'same'.*twice"),
+        ("servers: [{name: c1-a, port: 3311}]", r"kind.*\$\.servers\[0\]"),
+        ("servers: [{kind: postgres, name: c1-a, port: 3311}]", r"postgres.*\$\.servers\[0\]\.kind"),
+        ("servers: [{kind: mariadb, name: c1-a, port: 3311}]", r"server_id.*\$\.servers\[0\]"),
+        ("servers: [{kind: zookeeper, port: 0}]", r"\$\.servers\[0\]\.port"),
+        ("servers: [{kind: zookeeper, server_id: 1}]", r"server_id.*\$\.servers\[0\]"),
+        ("servers: [{kind: mariadb, name: c1-a, port: 3311, server_id: 1}]", "server c1-a on port 3311: one storage node .* and 0 are"),
+        ("servers: [{kind: zookeeper, port: 2181}, {kind: kafka, port: 2181}]", "port 2181 is given to two servers"),
+        ("servers: [{kind: kafka, port: 9094, controller_port: 9094}]", "port 9094 is given to two servers"),
+        ("servers: [{kind: zookeeper, name: worker}]", "'worker'.*twice"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place_and_the_rule(tmp_path: Path, text: str, says: str) -> None:

@@ -125,3 +125,8 @@ def test_trigger_processes_of_one_program_work_under_different_names(run: Callab
 def test_a_name_that_is_not_configured_is_refused_with_those_that_are(run: Callable[[str, str], Started], name: str) -> None:
     with pytest.raises(NotFound, match="it has w1, w2, g1, g2, bills-1, bills-2, lake, far"):
         run(name, "run_worker")
+
+
+def test_a_setting_of_triggers_may_name_the_run_directory(directory: RunDir) -> None:
+    triggers = TriggersConfig(app="somewhere:program", settings={"books": "{run_dir}/books", "count": 3, "plain": "{other}"})
+    assert processes.trigger_settings(directory, triggers) == {"books": f"{directory.path}/books", "count": 3, "plain": "{other}"}

@@ -117,9 +117,13 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         with self._lock:
             lease = self._leases.get((session.group, session.epoch))
             if lease is not None:
-                lease.until_s = self._clock() + session.ttl_s
+                lease.until_s = self._clock() + session.ttl_s + self._address.timeout_s
         connection = lease.connection if lease else self._connection(session.ttl_s)
-        stat = connection.stats([self._member_path(session)], newest=True)[0]
+        try:
+            stat = connection.stats([self._member_path(session)], newest=True)[0]
+        finally:
+            if lease is not None:
+                lease.until_s = self._clock() + session.ttl_s
         if lease is not None and stat is not None and stat.ephemeralOwner == connection.session_id:
             return session
         self._forget(session)

@@ -38,6 +38,9 @@ _SILENT_WAIT_S: Final = 0.25
 """How long a call waits while an earlier one of the same connection has gone unanswered for its whole time: a server that hangs costs each caller its
 time-out once, not for every call."""
 
+_FAILURES_UNTIL_FORGOTTEN: Final = 5
+"""Failed tries to connect, one after the other, after which any server is welcome, see ``_watch_connecting``: more than an ensemble usually has servers."""
+
 _CLOSE_S: Final = 5.0
 """How long closing may take."""
 
@@ -112,7 +115,7 @@ class Connection:
             verify_certs=True,
             check_hostname=address.tls,
         )
-        self._learn_what_is_granted()
+        self._watch_connecting()
         self._client.add_listener(self._changed)
         self._client.start_async()
 
@@ -265,17 +268,31 @@ class Connection:
             self._lost_at_s = time.monotonic()
             self._connected.clear()
 
-    def _learn_what_is_granted(self) -> None:
-        # kazoo is told the session's time-out that the server grants, acts on it (it reads for two thirds of it), and keeps it from its callers.
+    def _watch_connecting(self) -> None:
+        """Two things that kazoo keeps to itself: the time-out that was granted (it reads for two thirds of it), and what makes a wiped server refuse it.
+
+        A server turns away a client that has seen a later transaction than the server has, for ever if the server came back empty. Reads here that have to be
+        new ask for it themselves and changes name the versions that they expect, so the client can forget what it has seen; the server then tells it that its
+        session is gone.
+        """
         handler = self._client._connection  # noqa: SLF001
         connect = handler._connect  # noqa: SLF001
+        failures = 0
 
-        def noting(*arguments: Any) -> tuple[float, float]:
-            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+        def watched(*arguments: Any) -> tuple[float, float]:
+            nonlocal failures
+            try:
+                read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            except Exception:
+                failures += 1
+                if failures >= _FAILURES_UNTIL_FORGOTTEN:
+                    self._client.last_zxid = 0
+                raise
+            failures = 0
             self.session_timeout_s = read_timeout_ms * 1.5 / 1000
             return read_timeout_ms, connect_timeout_ms
 
-        handler._connect = noting  # noqa: SLF001
+        handler._connect = watched  # noqa: SLF001
 
     def _close(self) -> None:
         self._client.stop()

@@ -127,12 +127,20 @@ class ShardRun:
         """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""
         if self._standing.is_sure(self.epoch):
             return
+        location = self.progress.location
+        # Saving asks as well, and leaves whoever may be about to take over nothing to run again.
+        moved = {self._key: CommittedOffset(location)} if location != self._saved else {}
         try:
-            self._coordinator.commit_offsets(self._trigger.group, {}, claims=[self.claim])
+            self._coordinator.commit_offsets(self._trigger.group, moved, claims=[self.claim])
+        except StaleWriter:
+            self._keep_unless_overtaken()
+            raise
         except Unavailable:
             if self._foothold is None:
                 raise
             self._foothold.check()
+        else:
+            self._note_saved(location)
 
     def save(self) -> None:
         """Saves the offset if it moved, or keeps it where coordination is away. Raises StaleWriter when the claim is void."""
@@ -153,8 +161,7 @@ class ShardRun:
             self._coordinator.commit_offsets(self._trigger.group, {self._key: CommittedOffset(location)}, claims=[self.claim], entries=entries)
         except StaleWriter:
             if not entries:
-                with suppress(CellfeedError):  # a claim may be void before anybody has begun: whoever does need not run these cells again
-                    self.keep()
+                self._keep_unless_overtaken()
             raise
         except Unavailable as error:
             if self._foothold is None:
@@ -163,9 +170,18 @@ class ShardRun:
             self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
             self.progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
             return
-        self._saved = location
-        if self._foothold is not None:
-            self._foothold.saved(location)
+        self._note_saved(location)
+
+    def _note_saved(self, location: int) -> None:
+        if location != self._saved:
+            self._saved = location
+            if self._foothold is not None:
+                self._foothold.saved(location)
+
+    def _keep_unless_overtaken(self) -> None:
+        """A claim may be void before its new owner has begun, who then need not run these cells again."""
+        with suppress(CellfeedError):
+            self.keep()
 
     def retry_parked(self, only_asked: bool) -> int:
         """Tries parked cells of this shard again, once each; how many ran."""

@@ -18,7 +18,7 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.open import open_coordinator
-from bridge.triggers.foothold import accept, last_known, lost_offsets
+from bridge.triggers.foothold import Footholds, accept, last_known, lost_offsets
 from bridge.triggers.parked import ParkedCells
 from store.datastore import Datastore
 from store.errors import Unavailable
@@ -154,6 +154,19 @@ def all_owned(coordinator: Coordinator, members: int = 1) -> bool:
     return len(owners) == SHARDS and len(set(owners.values())) == members
 
 
+def is_back(coordinator: Coordinator) -> bool:
+    try:
+        coordinator.groups()
+    except Unavailable:
+        return False
+    return True
+
+
+def all_begun(store: Datastore) -> bool:
+    """Whether all shards are being worked on: the worker has said so in the store."""
+    return len(Footholds(store.state, GROUP, "trips").kept()) == SHARDS
+
+
 def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not done():
@@ -194,7 +207,7 @@ def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_ke
     zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
 ) -> None:
     first = workers.start("first")
-    wait_until(lambda: all_owned(coordinator), "it owns all")
+    wait_until(lambda: all_begun(store), "it has begun on all")
     zookeeper.kill()
     put(store, range(200))
     put(store, range(200, 204), poison=True)
@@ -204,6 +217,7 @@ def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_ke
     first.kill()
     first.wait(10)
     zookeeper.start()
+    wait_until(lambda: is_back(coordinator), "ZooKeeper is back")
     assert saved(coordinator) == {}, "the fault did not happen: something was saved"
     workers.start("second")
     wait_until(lambda: caught_up(store, coordinator), "the second goes on from there")
@@ -224,7 +238,7 @@ def test_workers_that_start_while_zookeeper_is_away_wait_for_it(zookeeper: ZooKe
 
 def test_a_worker_drains_without_zookeeper(zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator) -> None:
     worker = workers.start("a", run_s=0.005)
-    wait_until(lambda: all_owned(coordinator), "it owns all")
+    wait_until(lambda: all_begun(store), "it has begun on all")
     zookeeper.kill()
     put(store, range(400))
     wait_until(lambda: len(workers.runs()) > 20, "work under way")
@@ -254,13 +268,14 @@ def test_a_wiped_zookeeper_stops_the_trigger_until_somebody_says_where_it_goes_o
     put(store, range(150, 200))
     time.sleep(2 * LEASE_S)
     assert len(workers.runs()) == 150, "it guessed"
+    wait_until(lambda: is_back(coordinator), "the test's own connection")
     assert lost_offsets(store.state, coordinator, GROUP, "trips") is not None
     # A restart knows as little.
     workers.processes["a"].terminate()
     assert workers.processes["a"].wait(20) == 0
     workers.start("b")
     wait_until(lambda: "stands still" in workers.log("b"), "the next one says so too")
-    # kept:
+    wait_until(lambda: is_back(coordinator), "the test's own connection")
     kept = last_known(store.state, GROUP, "trips", range(SHARDS))
     coordinator.commit_offsets(GROUP, {("trips", shard): CommittedOffset(location) for shard, location in kept.items()})
     accept(store.state, coordinator, GROUP, "trips")
@@ -310,12 +325,15 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooK
     for name in "ab":
         workers.start(name)
     wait_until(lambda: all_owned(coordinator, 2), "the shares are settled")
+    put(store, range(1000, 1020))
+    wait_until(lambda: caught_up(store, coordinator), "both have begun")
     zookeeper.pause()
     put(store, range(200))
-    wait_until(lambda: len(workers.runs()) == 200, "work goes on")
+    wait_until(lambda: len(workers.runs()) == 220, "work goes on")
     time.sleep(3 * LEASE_S)
     zookeeper.resume()
+    wait_until(lambda: caught_up(store, coordinator) and all_owned(coordinator, 2), "what was kept is saved, the shares are settled again")
     put(store, range(200, 300))
-    wait_until(lambda: caught_up(store, coordinator), "what was kept is saved")
+    wait_until(lambda: caught_up(store, coordinator), "all is as before")
     workers.assert_run_or_parked()
     assert set(workers.cells_run().values()) == {1}

@@ -33,6 +33,9 @@ from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquote
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, DataDamaged, InvalidRequest, OutcomeUnknown, StaleWriter, Unavailable
+from store.failpoints import declare, failpoint
+
+declare("zookeeper.entries_decided", "zookeeper.entries_written")
 
 TRIES_MAX: Final = 50
 """How often a compare-and-set is tried again when others were faster: far more than there are members in a group that join at the same moment."""
@@ -99,6 +102,7 @@ class ZooKeeperOffsets:
         if fences or values:
             self._write(group, fences, values, extra, claims)
         if entries:
+            failpoint("zookeeper.entries_decided")
             try:
                 self.finish_entries(group, birth_of(claims[0].token), claims[0])
             except CellfeedError as error:
@@ -136,6 +140,7 @@ class ZooKeeperOffsets:
             found = self._base.get(f"{folder}/{name}")
             if found is not None:
                 self._finish(group, birth, name, *found)
+                failpoint("zookeeper.entries_written")
                 self._base.discard([f"{folder}/{name}"])
 
     # --- inside --------------------------------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ class Workers:
         self.tmp_path, self.store, self.url = tmp_path, store, url
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, *, url: str | None = None, **settings: object) -> subprocess.Popen[str]:
-        settings = {"path": str(self.tmp_path / "runs"), "coordination": f"{url or self.url}/here?timeout_s=1", **settings}
+    def start(self, name: str, *, failpoints: str = "", **settings: object) -> subprocess.Popen[str]:
+        settings = {"path": str(self.tmp_path / "runs"), "coordination": f"{self.url}/here?timeout_s=1", **settings}
         with (self.tmp_path / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [
@@ -82,7 +82,7 @@ class Workers:
                     json.dumps(settings),
                 ],
                 cwd=ROOT,
-                env=dict(os.environ),
+                env={**os.environ, "CELLFEED_FAILPOINTS": failpoints},
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -337,3 +337,26 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooK
     wait_until(lambda: caught_up(store, coordinator), "all is as before")
     workers.assert_run_or_parked()
     assert set(workers.cells_run().values()) == {1}
+
+
+@pytest.mark.parametrize("failpoint", ["trigger.before_park", "zookeeper.entries_decided", "zookeeper.entries_written", "trigger.after_park"])
+def test_a_cell_is_run_or_parked_wherever_its_worker_is_killed_while_it_parks_it(
+    store: Datastore, workers: Workers, coordinator: Coordinator, failpoint: str
+) -> None:
+    put(store, range(20))
+    put(store, range(20, 23), poison=True)
+    put(store, range(23, 40))
+    victim = workers.start("victim", failpoints=f"{failpoint}=kill@2")
+    assert victim.wait(30) == -signal.SIGKILL, "the fault did not happen"
+    workers.start("heir")
+    wait_until(lambda: caught_up(store, coordinator), "the heir goes on")
+    assert ParkedCells(store.state).count(GROUP) == 3
+    workers.assert_run_or_parked()
+    # A parked cell that is given up stays given up: what was on its way is written once.
+    [first, *_] = ParkedCells(store.state).all(GROUP)
+    ParkedCells(store.state).skip(GROUP, first.cell_id, "a test")
+    workers.processes["heir"].terminate()
+    assert workers.processes["heir"].wait(20) == 0
+    workers.start("third")
+    wait_until(lambda: all_owned(coordinator) and set(coordinator.owners(GROUP, "trips").values()) == {"third"}, "the third has them")
+    assert ParkedCells(store.state).count(GROUP) == 2

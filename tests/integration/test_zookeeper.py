@@ -1,0 +1,167 @@
+"""Coordination on a real ZooKeeper beyond the contract: its layout, credentials, deadlines, and what is set by hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from bridge.coordination.contract import CommittedOffset, Coordinator, Session
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import open_coordinator
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_url import parse_zookeeper_url
+from store.datastore import Datastore
+from store.errors import DataDamaged, InvalidRequest, Refused, StaleWriter, Unavailable
+from tests.services import local_zookeeper
+from tests.services.local_zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def chroot() -> str:
+    return f"/here-{uuid4()}"
+
+
+@pytest.fixture
+def coordinator(zookeeper_server: ZooKeeper, datastore: Datastore, chroot: str) -> Iterator[ZooKeeperCoordinator]:
+    with closing(ZooKeeperCoordinator(parse_zookeeper_url(f"{zookeeper_server.url}{chroot}"), datastore.state)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def by_hand(zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
+    """An ordinary client, as zkCli is."""
+    client = KazooClient(zookeeper_server.hosts)
+    client.start(timeout=20)
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_offsets_are_decimal_text_where_kafkas_tools_look_for_them(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+    coordinator.commit_offsets("billing", {("trips", 3): CommittedOffset(4711, 2, "by a consumer")})
+    path = f"{chroot}/consumers/billing/offsets/trips/3"
+    value, stat = by_hand.get(path)
+    assert value == b"4711"
+    [read] = coordinator.fetch_offsets("billing").values()
+    assert (read.offset, read.leader_epoch, read.metadata, read.committed_at_us) == (4711, 2, "by a consumer", stat.mtime * 1000)
+
+
+def test_an_offset_set_by_hand_counts_and_has_no_epoch_of_an_earlier_one(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+    coordinator.commit_offsets("billing", {("trips", 3): CommittedOffset(4711, 2, "by a consumer")})
+    by_hand.set(f"{chroot}/consumers/billing/offsets/trips/3", b"12\n")
+    [read] = coordinator.fetch_offsets("billing").values()
+    assert (read.offset, read.leader_epoch, read.metadata) == (12, -1, "")
+    by_hand.create(f"{chroot}/consumers/other/offsets/trips/0", b"5", makepath=True)
+    assert coordinator.fetch_offsets("other")[("trips", 0)].offset == 5
+    assert coordinator.groups() == ["billing", "other"]
+    by_hand.set(f"{chroot}/consumers/other/offsets/trips/0", b"five")
+    with pytest.raises(DataDamaged, match="is no offset"):
+        coordinator.fetch_offsets("other")
+
+
+def test_an_offset_deleted_by_hand_is_written_again_by_the_next_commit(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+    coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(7), ("trips", 4): CommittedOffset(8)})
+    before = coordinator.lineage("g")
+    by_hand.delete(f"{chroot}/consumers/g", recursive=True)
+    coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(9)})
+    assert {key: offset.offset for key, offset in coordinator.fetch_offsets("g").items()} == {("trips", 3): 9}
+    assert coordinator.lineage("g") != before, "nobody could tell that an offset was lost"
+
+
+def test_what_was_claimed_before_the_group_was_wiped_is_void(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
+    old = coordinator.join("g", "a", 10)
+    claim = coordinator.claim(old, "trips", [0])[0]
+    time.sleep(1.1)  # births are whole seconds
+    by_hand.delete(f"{chroot}/cellfeed", recursive=True)
+    with pytest.raises(StaleWriter):
+        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim])
+    new = coordinator.renew(old)
+    assert new.epoch > old.epoch
+    assert coordinator.claim(new, "trips", [0])[0].token > claim.token
+    with pytest.raises(StaleWriter):
+        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim])
+
+
+def test_entries_need_a_claim(coordinator: ZooKeeperCoordinator) -> None:
+    with pytest.raises(InvalidRequest, match="under a claim"):
+        coordinator.commit_offsets("g", {}, entries={"x": b"1"})
+
+
+def test_entries_are_in_the_state_table_when_the_commit_returns(coordinator: ZooKeeperCoordinator, datastore: Datastore) -> None:
+    claim = coordinator.claim(coordinator.join("g", "a", 10), "trips", [0])[0]
+    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim], entries={"x": b"1", "y": b"2"})
+    coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(2)}, claims=[claim], entries={"x": None})
+    assert datastore.state.get("x") is None
+    entry = datastore.state.get("y")
+    assert entry is not None
+    assert entry.value == b"2"
+
+
+def test_with_credentials_nobody_else_reads_or_writes_and_they_are_shown_nowhere(
+    zookeeper_server: ZooKeeper, datastore: Datastore, chroot: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(1)
+    url = f"zookeeper://cell:sec%2Fret@{zookeeper_server.hosts}{chroot}"
+    with closing(open_coordinator(url, datastore.state)) as ours:
+        ours.commit_offsets("g", {("trips", 0): CommittedOffset(1)})
+        with (
+            closing(open_coordinator(f"zookeeper://cell:wrong@{zookeeper_server.hosts}{chroot}", datastore.state)) as theirs,
+            pytest.raises(Refused, match="does not allow cell to use") as refused,
+        ):
+            theirs.fetch_offsets("g")
+        with closing(open_coordinator(f"{zookeeper_server.url}{chroot}", datastore.state)) as anybody, pytest.raises(Refused):
+            anybody.commit_offsets("g", {("trips", 0): CommittedOffset(2)})
+        assert ours.fetch_offsets("g")[("trips", 0)].offset == 1
+    assert "sec/ret" not in caplog.text
+    assert "wrong" not in f"{caplog.text} {refused.value}"
+    assert "sec" not in repr(parse_zookeeper_url(url))
+
+
+def joined(coordinator: Coordinator) -> Session:
+    """Joins as soon as the connection stands, which may take longer than a call."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            return coordinator.join("g", "a", 5)
+        except Unavailable:
+            assert time.monotonic() < deadline_s
+
+
+def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(tmp_path: Path, datastore: Datastore) -> None:
+    if reason := local_zookeeper.why_not():
+        pytest.skip(reason)
+    server = ZooKeeper(tmp_path / "zookeeper")
+    server.start()
+    try:
+        with closing(open_coordinator(f"{server.url}?timeout_s=0.5", datastore.state)) as coordinator:
+            session = joined(coordinator)
+            for fault in (server.pause, server.kill):
+                fault()
+                for _ in range(3):
+                    with pytest.raises(Unavailable):
+                        coordinator.renew(session)
+                    with pytest.raises(Unavailable):
+                        coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)})
+                    with pytest.raises(Unavailable):
+                        coordinator.members("g")
+    finally:
+        server.resume()
+        server.kill()
+
+
+def test_the_choice_is_by_url(datastore: Datastore) -> None:
+    with closing(open_coordinator("store", datastore.state)) as opened:
+        assert isinstance(opened, StoreCoordinator)
+    for url in ("etcd://127.0.0.1:2379", "", "zookeeper", "127.0.0.1:2181"):
+        with pytest.raises(InvalidRequest, match="zookeeper://"):
+            open_coordinator(url, datastore.state)

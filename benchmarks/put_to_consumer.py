@@ -41,7 +41,7 @@ ARRIVAL_TIMEOUT_S = 30.0
 """From the last acknowledgement to the last record; a cell that has not come by then is lost, and the run fails."""
 
 
-class _Passage(NamedTuple):
+class Passage(NamedTuple):
     """One put's way, in seconds of the monotonic clock."""
 
     started: float
@@ -51,7 +51,7 @@ class _Passage(NamedTuple):
 
 def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
     """Measures; see the module."""
-    passages: list[_Passage] = []
+    passages: list[Passage] = []
     rates: list[float] = []
     for _ in range(runs):
         run = _run(seconds)
@@ -61,37 +61,37 @@ def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_
     latency = sorted((passage.received - passage.acknowledged) * 1e3 for passage in passages)
     from_start = sorted((passage.received - passage.started) * 1e3 for passage in passages)
     put = sorted((passage.acknowledged - passage.started) * 1e3 for passage in passages)
-    yield Figure("put-to-consumer p50", _percentile(latency, 50), "ms", limit=P50)
-    yield Figure("put-to-consumer p99", _percentile(latency, 99), "ms", limit=P99)
+    yield Figure("put-to-consumer p50", percentile(latency, 50), "ms", limit=P50)
+    yield Figure("put-to-consumer p99", percentile(latency, 99), "ms", limit=P99)
     for name, values in (("from start", from_start), ("put", put)):
-        yield Figure(f"put-to-consumer {name} p50", _percentile(values, 50), "ms")
-        yield Figure(f"put-to-consumer {name} p99", _percentile(values, 99), "ms")
+        yield Figure(f"put-to-consumer {name} p50", percentile(values, 50), "ms")
+        yield Figure(f"put-to-consumer {name} p99", percentile(values, 99), "ms")
     yield Figure("put-to-consumer rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
 
 
-def _run(seconds: float) -> list[_Passage]:
+def _run(seconds: float) -> list[Passage]:
     """The passages of one run in the order of their starts. Raises RuntimeError when a cell that was acknowledged did not come."""
     cells = taxi_cells(int(PUTS_PER_S * seconds))
     with (
         tempfile.TemporaryDirectory() as directory,
         Worker(directory) as worker,
         Gateway(directory) as gateway,
-        Process(_consume, bootstrap=gateway.bootstrap, records=len(cells) + 1) as consumer,
+        Process(consume, bootstrap=gateway.bootstrap, records=len(cells) + 1) as consumer,
         Client(worker.url, "trips") as client,
     ):
         # Connections are made, and the worker has looked up whom to wake, before the clock runs.
         client.put_cell(cells[0][0], "WARM_UP", 1, {})
         consumer.told()
         time.sleep(1)
-        sent = _put_evenly(client, cells)
+        sent = put_evenly(client, cells)
         received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
     lost = [key for key in sent if key not in received]
     if lost:
         raise RuntimeError(f"{len(lost)} acknowledged cells did not come within {ARRIVAL_TIMEOUT_S} s, {lost[0]} among them")
-    return sorted(_Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())
+    return sorted(Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())
 
 
-def _put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float]]:
+def put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, float]]:
     """When each put started and when it was acknowledged, by row key."""
     sent: dict[str, tuple[float, float]] = {}
     failures: list[BaseException] = []
@@ -123,7 +123,7 @@ def _put_evenly(client: Client, cells: list[Put]) -> dict[str, tuple[float, floa
     return sent
 
 
-def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+def consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """Tells when it reads, then when it received each record, by key.
 
     It begins at the beginning, so that nothing depends on when its first fetch comes. The warm-up has the first trip's key, whose own record comes later.
@@ -147,5 +147,5 @@ def _consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> N
     consumer.close()
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
+def percentile(ordered: list[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]

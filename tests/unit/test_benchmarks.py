@@ -17,9 +17,12 @@ from benchmarks import (
     encoding,
     gateway_idle,
     gateway_read,
+    mysql_first_read,
     mysql_put,
+    mysql_put_to_consumer,
     mysql_scan,
     mysql_shards,
+    promotion,
     put_http,
     put_to_consumer,
 )
@@ -30,9 +33,12 @@ SMALL = {
     "encoding": lambda: encoding.figures(runs=1),
     "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
+    "mysql-first-read": lambda: mysql_first_read.figures(cells=1_000),
     "mysql-put": lambda: mysql_put.figures(count=500, runs=1, single_s=0.1, callers=(2,)),
+    "mysql-put-to-consumer": lambda: mysql_put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
     "mysql-scan": lambda: mysql_scan.figures(count=500, runs=1),
     "mysql-shards": lambda: mysql_shards.figures(shards=8, singles=4),
+    "promotion": lambda: promotion.figures(runs=1),
     "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
 }
@@ -46,7 +52,7 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
-    if name.startswith("mysql-") and (reason := local_mariadb.why_not()):
+    if name.startswith(("mysql-", "promotion")) and (reason := local_mariadb.why_not()):
         pytest.skip(reason)
     figures = list(SMALL[name]())
     names = [figure.name for figure in figures]

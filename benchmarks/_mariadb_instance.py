@@ -1,0 +1,57 @@
+"""A whole instance over a cluster of three MariaDB servers: ``cellfeed cluster init`` and ``cellfeed up``, as an operator starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellfeed.run_dir import RunDir
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import bare_servers
+
+SHARDS = 16
+
+
+@dataclass
+class Instance:
+    """``servers``: the first one is the master. ``url``, ``bootstrap``: of its worker and its gateway."""
+
+    servers: list[MariaDB]
+    config: Path
+    url: str
+    bootstrap: str
+
+
+@contextmanager
+def mariadb_instance(*, failover: str = "manual", semi_sync: bool = True) -> Iterator[Instance]:
+    """Started, empty; all gone at the end. Raises RuntimeError, with the reason, where no MariaDB can be had."""
+    if reason := local_mariadb.why_not():
+        raise RuntimeError(reason)
+    options = ("--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--max-connections=300")
+    with bare_servers(3, options) as servers, tempfile.TemporaryDirectory() as directory:
+        nodes = [{"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)]
+        config, run_dir = Path(directory) / "config.yaml", Path(directory) / "run"
+        cluster = {"name": "c1", "nodes": nodes, "failover": failover, "semi_sync": semi_sync}
+        gateway = {"port": 0, "registry_port": 0, "group_initial_delay_s": 0}
+        config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [cluster]}, "workers": [{"port": 0}], "gateways": [gateway]}))
+        _cellfeed("cluster", "init", "--config", str(config))
+        _cellfeed("up", "--config", str(config), "--run-dir", str(run_dir), "--detach")
+        try:
+            running = RunDir(run_dir)
+            url = f"http://127.0.0.1:{running.process('worker').ports['http']}"
+            yield Instance(servers, config, url, f"127.0.0.1:{running.process('gateway').ports['kafka']}")
+        finally:
+            _cellfeed("down", "--run-dir", str(run_dir))
+
+
+def _cellfeed(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "cellfeed.cli.main", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise RuntimeError(f"cellfeed {' '.join(arguments)}: {done.stderr or done.stdout}")

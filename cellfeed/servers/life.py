@@ -85,6 +85,8 @@ def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], 
         process.kill()
         process.wait()
         raise
+    # The handle is let go: from here on the system is asked who is alive, and a handle that is dropped while its process runs would complain.
+    process.returncode = 0
     return entry
 
 

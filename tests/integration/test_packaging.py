@@ -61,7 +61,13 @@ def _without_git() -> list[Path]:
 def test_the_wheel_carries_the_packages_their_data_and_the_licence_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"store", "bridge", "consumers", "schemas", "cellfeed"}
-    data = {"store/engines/sqlite_schema.sql", "schemas/avro/cell_envelope.avsc", "schemas/json/config.schema.json", "cellfeed/data/taxis.csv"}
+    data = {
+        "store/engines/sqlite_schema.sql",
+        "schemas/avro/cell_envelope.avsc",
+        "schemas/json/config.schema.json",
+        "cellfeed/data/taxis.csv",
+        "cellfeed/data/mariadb.cnf",
+    }
     assert data <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     packages = {name.split("/")[0] for name in names if name.endswith("/py.typed")}

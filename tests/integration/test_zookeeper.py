@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,8 +19,13 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
 from bridge.coordination.zookeeper_url import parse_zookeeper_url
+from cellfeed.cli import offsets
+from cellfeed.cli.status import status
+from cellfeed.config import Config, DatastoreConfig, write_config
+from cellfeed.processes import open_datastore
+from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
-from store.errors import DataDamaged, InvalidRequest, Refused, StaleWriter, Unavailable
+from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, Refused, StaleWriter, Unavailable
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 
@@ -165,3 +172,42 @@ def test_the_choice_is_by_url(datastore: Datastore) -> None:
     for url in ("etcd://127.0.0.1:2379", "", "zookeeper", "127.0.0.1:2181"):
         with pytest.raises(InvalidRequest, match="zookeeper://"):
             open_coordinator(url, datastore.state)
+
+
+def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
+    zookeeper_server: ZooKeeper, tmp_path: Path, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{zookeeper_server.url}{chroot}"
+    config = Config(datastore=DatastoreConfig(shards=2), coordination=url)
+    write_config(config, tmp_path / "config.yaml")
+    with open_datastore(RunDir(tmp_path), config) as datastore:
+        datastore.put_cells([(uuid4(), "BASE", 1, {"n": n}) for n in range(20)])
+        ends = {str(shard): head.watermark for shard, head in datastore.heads().items()}
+        # The group worked while coordination was in the store.
+        StoreCoordinator(datastore.state).commit_offsets("billing", {("trips", 0): CommittedOffset(1), ("trips", 1): CommittedOffset(2)})
+
+    def lines(call: Callable[[], None]) -> dict[str, Any]:
+        capsys.readouterr()
+        call()
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    shown = lines(lambda: offsets.show("billing", tmp_path, True))
+    assert shown["offsets"] == {"0": None, "1": None}
+    assert shown["kept"] == {"0": 1, "1": 2}
+    assert "another memory" in shown["lost_because"]
+    assert lines(lambda: offsets.set_offsets("billing", "kept", tmp_path, True))["offsets"] == {"0": 1, "1": 2}
+    shown = lines(lambda: offsets.show("billing", tmp_path, True))
+    assert (shown["offsets"], shown["lost_because"]) == ({"0": 1, "1": 2}, None)
+    assert lines(lambda: offsets.set_offsets("billing", "1:0", tmp_path, True))["offsets"] == {"0": 1, "1": 0}
+    assert lines(lambda: offsets.set_offsets("billing", "latest", tmp_path, True))["offsets"] == ends
+    assert lines(lambda: offsets.set_offsets("billing", "earliest", tmp_path, True))["offsets"] == {"0": 0, "1": 0}
+    assert lines(lambda: status(tmp_path, True))["coordination_away"] is None
+    for wrong in ("1", "x:1", "1:999999", "7:0", "newest"):
+        with pytest.raises(InvalidLocation if wrong != "7:0" else NotFound):
+            offsets.set_offsets("billing", wrong, tmp_path, True)
+    with open_datastore(RunDir(tmp_path), config) as datastore, closing(open_coordinator(url, datastore.state)) as coordinator:
+        coordinator.join("billing", "a", 10)
+        with pytest.raises(Refused, match="is at work"):
+            offsets.set_offsets("billing", "latest", tmp_path, True)
+    write_config(Config(datastore=DatastoreConfig(shards=2), coordination="zookeeper://127.0.0.1:1?timeout_s=0.2"), tmp_path / "config.yaml")
+    assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]

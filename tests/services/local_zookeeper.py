@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
 from tests.services.local_mariadb import free_port
 
-JAVA_FOLDER: Final = Path("/usr/share/java")
 START_TIMEOUT_S: Final = 30.0
-TICK_MS: Final = 200
-"""Sessions last from 2 to 20 ticks, so 0.4 to 4 s (raised below): tests wait for expiry."""
+_SETTINGS: Final = {
+    "tickTime": "200",  # a session lasts at least two ticks: tests wait for expiry
+    "maxSessionTimeout": "60000",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "srvr",
+    "maxClientCnxns": "0",
+}
+_JAVA_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
 def why_not() -> str | None:
     """Why no ZooKeeper can be started here; None when it can."""
     if shutil.which("java") is None:
         return "no Java on this machine: `make services` installs it on Debian"
-    if not (JAVA_FOLDER / "zookeeper.jar").exists():
-        return f"no ZooKeeper in {JAVA_FOLDER}: `make services` installs it on Debian"
+    if missing := [jar for jar in JARS if not jar.exists()]:
+        return f"no {missing[0]} on this machine: `make services` installs it on Debian"
     return None
 
 
@@ -48,44 +53,19 @@ class ZooKeeper:
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "tickTime": str(TICK_MS),
-            "maxSessionTimeout": "60000",
-            "dataDir": str(self.directory / "data"),
-            "clientPort": str(self.port),
-            "clientPortAddress": "127.0.0.1",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok,srvr,mntr",
-            "maxClientCnxns": "0",
-            **self.settings,
-        }
-        config = self.directory / "zoo.cfg"
-        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        jars = [JAVA_FOLDER / name for name in ("zookeeper.jar", "slf4j-simple.jar")]
-        options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.java_options]
+        settings = {**_SETTINGS, **self.settings}
+        (self.directory / "settings.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        server = ZooKeeperServer("zookeeper", self.directory, self.port, self.directory / "settings.cfg")
+        server.prepare()
+        java, *arguments = server.command()
         with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                ["java", *options, "-cp", ":".join(map(str, jars)), "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen([java, *_JAVA_OPTIONS, *self.java_options, *arguments], stdout=log, stderr=log, start_new_session=True)
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not self.answers():
+        while not server.answers():
             if self.process.poll() is not None or time.monotonic() > deadline_s:
                 tail = (self.directory / "server.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"ZooKeeper did not start:\n{tail}")
             time.sleep(0.02)
-
-    def answers(self) -> bool:
-        """Whether it says that it is well."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
-                probe.settimeout(1)
-                probe.sendall(b"ruok")
-                return probe.recv(4) == b"imok"
-        except OSError:
-            return False
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None

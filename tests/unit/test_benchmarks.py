@@ -14,6 +14,7 @@ from benchmarks import (
     at_least,
     at_most,
     benchmark_names,
+    coordination,
     encoding,
     gateway_idle,
     gateway_read,
@@ -30,6 +31,7 @@ from benchmarks.__main__ import main
 from tests.services import local_mariadb
 
 SMALL = {
+    "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
     "encoding": lambda: encoding.figures(runs=1),
     "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),

@@ -118,6 +118,8 @@ def test_the_configuration_in_force_reads_back_as_itself(tmp_path: Path) -> None
         ("servers: [{kind: mariadb, name: c1-a, port: 3311, server_id: 1}]", "server c1-a on port 3311: one storage node .* and 0 are"),
         ("servers: [{kind: zookeeper, port: 2181}, {kind: kafka, port: 2181}]", "port 2181 is given to two servers"),
         ("servers: [{kind: kafka, port: 9094, controller_port: 9094}]", "port 9094 is given to two servers"),
+        ("coordination: zookeepr://127.0.0.1", "'store' or zookeeper://"),
+        ("coordination: zookeeper://127.0.0.1:x", "servers are host:port"),
         ("servers: [{kind: zookeeper, name: worker}]", "'worker'.*twice"),
     ],
 )

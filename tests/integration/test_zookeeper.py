@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,6 +29,7 @@ from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
 from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, Refused, StaleWriter, Unavailable
 from tests.services import local_zookeeper
+from tests.services.local_mariadb import free_port
 from tests.services.local_zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.integration
@@ -211,3 +214,39 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
             offsets.set_offsets("billing", "latest", tmp_path, True)
     write_config(Config(datastore=DatastoreConfig(shards=2), coordination="zookeeper://127.0.0.1:1?timeout_s=0.2"), tmp_path / "config.yaml")
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
+
+
+def test_with_tls_the_servers_certificate_is_verified(tmp_path: Path, datastore: Datastore) -> None:
+    if reason := local_zookeeper.why_not() or next((f"no {name} here" for name in ("openssl", "keytool") if shutil.which(name) is None), None):
+        pytest.skip(reason)
+    if not (jars := sorted(Path("/usr/share/java").glob("netty-*.jar"))):
+        pytest.skip("no Netty on this machine (Debian: libnetty-java), which ZooKeeper serves TLS with")
+    certificate, key, keys, trusted = (str(tmp_path / name) for name in ("certificate.pem", "key.pem", "keys.p12", "trusted.p12"))
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    for command in (
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2", *subject],
+        ["openssl", "pkcs12", "-export", "-in", certificate, "-inkey", key, "-out", keys, "-passout", "pass:changeit"],
+        ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", certificate, "-keystore", trusted, "-storetype", "PKCS12", "-storepass", "changeit"],
+    ):
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    port = free_port()
+    settings = {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": "127.0.0.1",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.clientAuth": "none",
+        "ssl.keyStore.location": keys,
+        "ssl.keyStore.password": "changeit",
+        "ssl.trustStore.location": trusted,
+        "ssl.trustStore.password": "changeit",
+    }
+    server = ZooKeeper(tmp_path / "zookeeper", settings=settings, java_options=(f"-Xbootclasspath/a:{':'.join(map(str, jars))}",))
+    server.start()
+    try:
+        with closing(open_coordinator(f"zookeeper://127.0.0.1:{port}?timeout_s=20&tls=true&ca={certificate}", datastore.state)) as verified:
+            verified.commit_offsets("g", {("trips", 0): CommittedOffset(5)})
+            assert verified.fetch_offsets("g")[("trips", 0)].offset == 5
+        with closing(open_coordinator(f"zookeeper://127.0.0.1:{port}?timeout_s=1&tls=true", datastore.state)) as doubtful, pytest.raises(Unavailable):
+            doubtful.fetch_offsets("g")
+    finally:
+        server.kill()

@@ -39,8 +39,8 @@ from tests.services.local_mariadb import MariaDB
 SHARDS = 64
 BATCH_CELLS = 5_000
 """The most that one transaction takes: with 64 shards still fewer than a hundred rows per statement."""
-BATCH_CALLERS = 2
-"""One prepares the next call while another's is being written."""
+BATCH_CALLERS = 3
+"""Some prepare the next call while another's is being written."""
 CELLS = 50_000
 RUNS = 3
 SINGLE_SECONDS = 3.0

@@ -147,8 +147,8 @@ class Cluster:
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def read(self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None) -> tuple[T, bool]:
-        """``what`` of the first node in order that answers, and whether it was a minion. ``enough`` sends the read on from a minion to the next node when it says
-        no; the master's answer is the last word, and the last minion's where there is none. Raises StorageUnavailable when none answers."""
+        """``what`` of the first node in order that answers, and whether it was a minion. ``enough`` sends the read on from a minion to the next node when it
+        says no; the master's answer is the last word, and the last minion's where there is none. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
         order = sorted(self.nodes.values(), key=lambda node: (node.name == master) != (first is Replica.MASTER))

@@ -26,6 +26,9 @@ from store.api import CellStore
 from store.cells import Cell, check_column_name
 from store.errors import InvalidRequest
 
+_DOUBLINGS_MAX: Final = 40
+"""Beyond it every wait is the longest one: a store may be away for a million tries."""
+
 _MARK: Final = "__cellfeed_trigger__"
 
 
@@ -39,7 +42,7 @@ class RetryPolicy:
 
     def wait_s(self, attempt: int) -> float:
         """Seconds before the next try, after ``attempt`` tries."""
-        return min(self.first_wait_s * 2.0 ** (attempt - 1), self.longest_wait_s)
+        return min(self.first_wait_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), self.longest_wait_s)
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,22 @@ class ShardRun:
         return ran
 
     def _try(self, cell: Cell) -> tuple[str | None, int]:
-        """Runs a cell until it succeeds, its tries are used up, or it is time to stop. The last error, and the tries."""
-        attempts = 0
+        """Runs a cell until it succeeds, its tries are used up, or it is time to stop. The last error, and the tries.
+
+        A store that is away is no fault of the cell: it takes none of its tries, and the shard waits.
+        """
+        attempts = waits = 0
         while True:
+            try:
+                error = self._run_once(cell)
+            except Unavailable as away:
+                waits += 1
+                self.progress.because = f"cell {cell.added_id} waits for the store: {away}"
+                if self.stop.wait(self._trigger.retry.wait_s(waits)):
+                    return str(away), 0
+                self._make_sure()
+                continue
             attempts += 1
-            error = self._run_once(cell)
             if error is None or attempts >= self._trigger.retry.attempts:
                 return error, attempts
             self.progress.because = f"cell {cell.added_id} failed {attempts} times"
@@ -213,6 +224,8 @@ class ShardRun:
         failpoint("trigger.before_run")
         try:
             self._trigger.call(cell, self._store)
+        except Unavailable:
+            raise
         except Exception:
             return traceback.format_exc(limit=-8)
         failpoint("trigger.after_run")

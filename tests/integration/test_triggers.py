@@ -240,6 +240,14 @@ def test_parked_cells_are_tried_again_by_themselves(store: Datastore, start: Sta
     assert_run_or_parked(store, tmp_path)
 
 
+def test_a_store_that_is_away_parks_nothing(store: Datastore, start: Start, tmp_path: Path) -> None:
+    put(store, range(6), away=7)  # a cell has two tries
+    start("a")
+    wait_until(lambda: behind(store, "recorder") == 0, "all cells run")
+    assert ParkedCells(store.state).all() == []
+    assert Counter((shard, added_id) for shard, added_id, _ in runs(tmp_path)) == Counter(base_cells(store))
+
+
 def test_too_many_parked_cells_stop_the_trigger_until_it_is_resumed(store: Datastore, start: Start, tmp_path: Path) -> None:
     start("a", parked_max=3)
     put(store, range(1, 2))

@@ -11,11 +11,14 @@ from uuid import UUID
 
 from bridge.triggers.program import RetryPolicy, Trigger, trigger
 from store.cells import Cell
+from store.errors import StorageUnavailable
 
 
 def recording(settings: Mapping[str, Any]) -> list[Trigger]:
     """Records ``<shard> <added_id> <pid>``; fails for bodies with ``poison``, waits ``run_s`` in each cell."""
     path, run_s = Path(settings["path"]), float(settings.get("run_s", 0))
+
+    tries: dict[UUID, int] = {}
 
     @trigger(
         column="BASE",
@@ -25,6 +28,9 @@ def recording(settings: Mapping[str, Any]) -> list[Trigger]:
         parked_retry_s=float(settings.get("parked_retry_s", 60)),
     )
     def record(row_key: UUID, *, cell: Cell) -> None:
+        tries[row_key] = tries.get(row_key, 0) + 1
+        if tries[row_key] <= cell.body.get("away", 0):
+            raise StorageUnavailable("the store is away, says the test")
         if cell.body.get("poison") and not (path.parent / "antidote").exists():
             raise ValueError(f"poison in {row_key}")
         time.sleep(run_s)

@@ -5,7 +5,6 @@ As ``put-to-consumer``, but with a master and two minions (semi-synchronous repl
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from benchmarks import Figure, at_most
 from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process
 from benchmarks.put_http import taxi_cells
-from benchmarks.put_to_consumer import ARRIVAL_TIMEOUT_S, PUTS_PER_S, Passage, consume, percentile, put_evenly
+from benchmarks.put_to_consumer import ARRIVAL_TIMEOUT_S, PUTS_PER_S, Passage, consume, passage_figures, put_evenly
 from store.client import Client
 
 SECONDS = 12.0
@@ -25,20 +24,7 @@ P99 = at_most(30.0)
 
 def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
     """Measures; see the module."""
-    passages: list[Passage] = []
-    rates: list[float] = []
-    for _ in range(runs):
-        run = _run(seconds)
-        begun = run[0].started
-        rates.append(len(run) / (run[-1].started - begun))
-        passages += [passage for passage in run if passage.started - begun >= warm_up_s]
-    latency = sorted((passage.received - passage.acknowledged) * 1e3 for passage in passages)
-    put = sorted((passage.acknowledged - passage.started) * 1e3 for passage in passages)
-    yield Figure("mysql-put-to-consumer p50", percentile(latency, 50), "ms", limit=P50)
-    yield Figure("mysql-put-to-consumer p99", percentile(latency, 99), "ms", limit=P99)
-    yield Figure("mysql-put-to-consumer put p50", percentile(put, 50), "ms")
-    yield Figure("mysql-put-to-consumer put p99", percentile(put, 99), "ms")
-    yield Figure("mysql-put-to-consumer rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
+    yield from passage_figures("mysql-put-to-consumer", [_run(seconds) for _ in range(runs)], warm_up_s, P50, P99)
 
 
 def _run(seconds: float) -> list[Passage]:

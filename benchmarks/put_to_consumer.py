@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from benchmarks import Figure, at_most
+from benchmarks import Figure, Limit, at_most
 from benchmarks._processes import Gateway, Process, Worker
 from benchmarks.put_http import Put, taxi_cells
 from store.client import Client
@@ -51,22 +51,22 @@ class Passage(NamedTuple):
 
 def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
     """Measures; see the module."""
-    passages: list[Passage] = []
-    rates: list[float] = []
-    for _ in range(runs):
-        run = _run(seconds)
-        begun = run[0].started
-        rates.append(len(run) / (run[-1].started - begun))
-        passages += [passage for passage in run if passage.started - begun >= warm_up_s]
+    yield from passage_figures("put-to-consumer", [_run(seconds) for _ in range(runs)], warm_up_s, P50, P99)
+
+
+def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit, p99: Limit) -> Iterator[Figure]:
+    """The figures of runs, each in the order of its puts' starts."""
+    rates = [len(run) / (run[-1].started - run[0].started) for run in runs]
+    passages = [passage for run in runs for passage in run if passage.started - run[0].started >= warm_up_s]
     latency = sorted((passage.received - passage.acknowledged) * 1e3 for passage in passages)
     from_start = sorted((passage.received - passage.started) * 1e3 for passage in passages)
     put = sorted((passage.acknowledged - passage.started) * 1e3 for passage in passages)
-    yield Figure("put-to-consumer p50", percentile(latency, 50), "ms", limit=P50)
-    yield Figure("put-to-consumer p99", percentile(latency, 99), "ms", limit=P99)
-    for name, values in (("from start", from_start), ("put", put)):
-        yield Figure(f"put-to-consumer {name} p50", percentile(values, 50), "ms")
-        yield Figure(f"put-to-consumer {name} p99", percentile(values, 99), "ms")
-    yield Figure("put-to-consumer rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
+    yield Figure(f"{name} p50", percentile(latency, 50), "ms", limit=p50)
+    yield Figure(f"{name} p99", percentile(latency, 99), "ms", limit=p99)
+    for what, values in (("from start", from_start), ("put", put)):
+        yield Figure(f"{name} {what} p50", percentile(values, 50), "ms")
+        yield Figure(f"{name} {what} p99", percentile(values, 99), "ms")
+    yield Figure(f"{name} rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
 
 
 def _run(seconds: float) -> list[Passage]:

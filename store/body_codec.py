@@ -21,7 +21,6 @@ import msgpack
 import zstandard
 
 from store import json_body
-from store.cells import NewCell
 from store.errors import DataDamaged
 from store.limits import BODY_BYTES_MAX
 
@@ -62,20 +61,6 @@ def encode_bodies(bodies: Sequence[bytes], codec: int = DEFAULT_CODEC) -> list[b
         return [encode_body(body, codec) for body in bodies]
     frames = _zstd.compress_many(list(bodies))
     return [b"\x02" + frames[index].tobytes() for index in range(len(frames))]
-
-
-def encoded_ahead(cells: Sequence[NewCell], codec: int = DEFAULT_CODEC) -> list[NewCell]:
-    """The same cells with their bodies encoded: by the caller's thread, while the one that commits waits for the storage."""
-    return [cell._replace(stored_body=body) for cell, body in zip(cells, stored_bodies(cells, codec), strict=True)]
-
-
-def stored_bodies(cells: Sequence[NewCell], codec: int = DEFAULT_CODEC) -> list[bytes]:
-    """The encoded bodies of cells; only those are encoded that were not ahead."""
-    missing = [cell.body_json for cell in cells if not cell.stored_body]
-    if not missing:
-        return [cell.stored_body for cell in cells]
-    encoded = iter(encode_bodies(missing, codec))
-    return [cell.stored_body or next(encoded) for cell in cells]
 
 
 def decode_body(stored: bytes) -> bytes:

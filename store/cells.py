@@ -25,13 +25,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NewCell(NamedTuple):
-    """A cell to be written. Build it with :func:`new_cell`, which checks every part. ``stored_body``: the encoded body, where it was encoded ahead."""
+    """A cell to be written. Build it with :func:`new_cell`, which checks every part."""
 
     row_key: bytes
     column_name: str
     ref_key: int
     body_json: bytes
-    stored_body: bytes = b""
 
     @property
     def triple(self) -> Triple:

@@ -77,7 +77,7 @@ class Datastore:
 
     def put_new_cells(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """As :meth:`put_cells`, for cells that were checked before."""
-        return put_in_batches(cells, lambda batch: self._await(self.submit(self.engine.prepare(batch))), lambda cell: shard_of(cell.row_key, self.shards))
+        return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
 
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
         """Queues checked cells for the next group commit without waiting; see :meth:`store.writers.Writers.submit`."""

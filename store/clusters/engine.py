@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from store.body_codec import encoded_ahead
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Replica, Watermark
@@ -93,9 +92,6 @@ class ClusteredEngine:
     @property
     def state(self) -> StateTable:
         return self._state
-
-    def prepare(self, cells: Sequence[NewCell]) -> list[NewCell]:
-        return encoded_ahead(cells)
 
     def commit_group(self, shard: int) -> str:
         """Cells of shards of the same group may be written in one transaction: the cluster's name."""

@@ -103,10 +103,6 @@ class Engine(Protocol):
         """Shards of the same group are written in one transaction. An engine on one storage has one group; one over several clusters has one for each."""
         ...
 
-    def prepare(self, cells: Sequence[NewCell]) -> list[NewCell]:
-        """The same cells with their bodies encoded for this engine: work that a caller's thread may do ahead of ``put``."""
-        ...
-
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """Outcome per cell, in order: stored, exists or conflict. E1–E6."""
         ...

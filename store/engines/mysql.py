@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.body_codec import DEFAULT_CODEC, encoded_ahead, stored_bodies
+from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
 from store.engines.contract import Head, LocatedCell, StateTable, WriteTerms
@@ -92,9 +92,6 @@ class MySqlEngine:
     def state(self) -> StateTable:
         return self._state
 
-    def prepare(self, cells: Sequence[NewCell]) -> list[NewCell]:
-        return encoded_ahead(cells, self._codec)
-
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
         return ""
@@ -107,7 +104,7 @@ class MySqlEngine:
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
         """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, stored_bodies(cells, self._codec), terms)
+        return self._put.run(cells, shards, encode_bodies([cell.body_json for cell in cells], self._codec), terms)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

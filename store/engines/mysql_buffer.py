@@ -11,7 +11,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.connections import Connection
 
-from store.body_codec import decode_body, stored_bodies
+from store.body_codec import decode_body, encode_bodies
 from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
 from store.engines.mysql_connections import MySqlServer, commit_script, query
@@ -31,7 +31,7 @@ class MySqlBuffer:
     def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
         rows = [
             f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
-            for cell, body in zip(cells, stored_bodies(cells), strict=True)
+            for cell, body in zip(cells, encode_bodies([cell.body_json for cell in cells]), strict=True)
         ]
         insert = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES {','.join(rows)} ON DUPLICATE KEY UPDATE owner = owner"
         with self._server.connection() as connection:

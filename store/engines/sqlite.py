@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from store.body_codec import DEFAULT_CODEC, encoded_ahead, stored_bodies
+from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.engines.contract import Head, LocatedCell, StateTable
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
@@ -77,16 +77,13 @@ class SqliteEngine:
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def prepare(self, cells: Sequence[NewCell]) -> list[NewCell]:
-        return encoded_ahead(cells, self._codec)
-
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
         return ""
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        bodies = stored_bodies(cells, self._codec)
+        bodies = encode_bodies([cell.body_json for cell in cells], self._codec)
         new_columns = {cell.column_name for cell in cells} - self._columns_seen
         with self._file.write(sum(map(len, bodies)) + _ROW_BYTES * len(cells)) as connection:
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)

@@ -26,7 +26,7 @@ from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
 NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")
 SETTLE_S = 10.0

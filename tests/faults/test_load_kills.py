@@ -43,7 +43,9 @@ def test_a_load_killed_in_the_middle_is_finished_by_the_same_command(tmp_path: P
             assert 0 < stored() < LINES, "in the middle of the file"
         killed_at = stored()
         report = json.loads(cellfeed(*arguments).stdout)
-        assert (report["stored"], report["exists"], report["complete"]) == (LINES - killed_at, killed_at, True)
+        # What was on its way when the load was killed may have been stored after the look.
+        assert (report["stored"] + report["exists"], report["complete"]) == (LINES, True)
+        assert killed_at <= report["exists"] < LINES
         log = read_log(client)
         assert check_gapless(log) == {"I7": []}
         assert sorted(json.loads(cell.body_json)["n"] for cells in log.values() for cell in cells) == list(range(LINES))

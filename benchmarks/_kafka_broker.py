@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,9 +15,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub does not say that it exports it
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from benchmarks._processes import STOP_TIMEOUT_S
+from tests.services.free_ports import free_ports
 from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
 
 __all__ = ["JarsUnavailable", "copy_topic", "kafka_broker"]
@@ -34,7 +34,7 @@ _BATCH_BYTES = 900_000
 def kafka_broker(directory: Path) -> Iterator[str]:
     """A broker with its files in ``directory``; gives its bootstrap address. Raises JarsUnavailable, or RuntimeError when it does not start."""
     class_path = kafka_class_path()
-    port, controller_port = _free_ports(2)
+    port, controller_port = free_ports(2)
     properties = directory / "server.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
@@ -108,14 +108,3 @@ def _await_broker(bootstrap: str, broker: subprocess.Popen[bytes], log: Path) ->
                 raise RuntimeError(f"the broker did not start: {log.read_text(errors='replace')[-600:]}") from None
         else:
             return
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

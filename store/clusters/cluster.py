@@ -103,9 +103,6 @@ class Cluster:
             raise StorageUnavailable(f"cluster {self.name}: nothing written or read: no node tells who is master: {reasons}")
         return role
 
-    def master(self) -> StorageNode:
-        return self._named(self.role().master)
-
     def _named(self, name: str) -> StorageNode:
         if (node := self.nodes.get(name)) is None:
             raise StorageUnavailable(f"cluster {self.name}: its master is {name!r}, which the configuration does not name; it names {', '.join(self.nodes)}")

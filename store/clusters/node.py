@@ -62,7 +62,6 @@ class NodeView:
 
     role: Role | None
     heads: Mapping[int, Head]
-    seen_at_s: float
 
 
 class StorageNode:
@@ -159,7 +158,6 @@ class StorageNode:
                     self._changed.notify_all()
 
     def _look(self) -> None:
-        seen_at_s = time.monotonic()
         try:
             engine = self._engine(WATCH_TIMEOUT_S)
             role = read_role(engine.state)
@@ -176,7 +174,7 @@ class StorageNode:
             self.why_not = str(error)
         else:
             self._token = token
-            self.view = NodeView(role, heads, seen_at_s)
+            self.view = NodeView(role, heads)
             self.breaker.succeeded()
             self.why_not = None
             if role is not None:

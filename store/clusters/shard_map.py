@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -48,17 +48,6 @@ def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
         raise InvalidRequest(f"{shards} shards cannot be divided over {len(clusters)} clusters")
     bounds = [shards * number // len(clusters) for number in range(len(clusters) + 1)]
     return ShardMap(datastore, shards, 1, {name: [(bounds[i], bounds[i + 1] - 1)] for i, name in enumerate(clusters)})
-
-
-def ranges_of(shards: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending shards as ``(first, last)`` ranges."""
-    ranges: list[tuple[int, int]] = []
-    for shard in sorted(shards):
-        if ranges and ranges[-1][1] == shard - 1:
-            ranges[-1] = (ranges[-1][0], shard)
-        else:
-            ranges.append((shard, shard))
-    return ranges
 
 
 def read_map(state: StateTable) -> ShardMap | None:

@@ -24,7 +24,8 @@ class GatewayProcess:
     def __init__(self, store: Path, log: Path, **settings: Any) -> None:
         self._store = store
         self._log = log
-        # Without a wait for more members groups form at once; that wait has tests of its own.
+        # A tenth of Kafka's own wait for more members, which has tests of its own. Without any, kafka-python's group leader divided a topic whose
+        # metadata it did not have yet, once on a busy machine, and read nothing for the rest of the test.
         self._settings = {"group_initial_delay_s": 0.3, "formats": FORMATS, **settings}
         self._process: subprocess.Popen[str] | None = None
         self.port = 0

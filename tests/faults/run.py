@@ -175,10 +175,7 @@ def _check_billing(system: System, log: Log) -> Violations:
     settled = [trips[str(cell.row_key)] for cell in statuses if str(cell.row_key) in trips]
     with open_datastore(system.run_dir, system.config) as datastore:
         parked = [f"{GROUP}-{cell.partition}-{cell.added_id}" for cell in ParkedCells(datastore.state).all(GROUP)]
-    # A parked cell's charge is to come; whether it has begun is the provider's to know, by its key.
-    waiting = set(parked) - set(charges)
-    due = [key for key in cards if key not in waiting]
-    return merge({"I2": invented}, check_once_per_cell(due, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
+    return merge({"I2": invented}, check_once_per_cell(cards, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
 
 
 def _billing_done(system: System) -> bool:

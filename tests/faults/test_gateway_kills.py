@@ -6,7 +6,6 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.faults.group_members import GroupLedger, GroupMember, check_group
 from tests.faults.invariants import check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
 from tests.faults.workload import KafkaReader, seen_cell
+from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -51,13 +51,6 @@ class StoreWriter(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
         self.join(30)
-
-
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + STEP_S
-    while not done():
-        assert time.monotonic() < deadline_s, f"not within {STEP_S} s: {what}"
-        time.sleep(0.02)
 
 
 def committed(bootstrap: str) -> dict[int, int]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid5
@@ -25,6 +25,7 @@ from store.errors import Unavailable
 from tests.faults.invariants import check_run_or_parked
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
+from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = UUID("6d4f7f0a-6a3c-5a8e-9a52-0d9f5a9b1c77")
@@ -165,13 +166,6 @@ def is_back(coordinator: Coordinator) -> bool:
 def all_begun(store: Datastore) -> bool:
     """Whether all shards are being worked on: the worker has said so in the store."""
     return len(Footholds(store.state, GROUP, "trips").kept()) == SHARDS
-
-
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(

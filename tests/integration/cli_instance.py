@@ -8,14 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
+
+from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 CELLFEED = [sys.executable, "-m", "cellfeed.cli.main"]
@@ -83,11 +83,3 @@ def kill(pid: int) -> None:
     """``kill -9``, witnessed: returns when the process is gone."""
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, f"{pid} dies")
-
-
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {timeout_s} s: {what}")
-        time.sleep(0.05)

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.cli_instance import CELLFEED, EMBEDDED, ROOT, accepts, cellfeed, ended, kill, of_run_dir, processes, running, wait_until
+from tests.integration.cli_instance import CELLFEED, EMBEDDED, ROOT, accepts, cellfeed, ended, kill, of_run_dir, processes, running
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 KEY = "5cb0f0a2-0000-4000-8000-000000000001"

@@ -26,8 +26,10 @@ from cellfeed.servers.life import start_server
 from cellfeed.servers.mariadb import Account, MariaDbServer
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
 from store.errors import Unavailable
-from tests.integration.cli_instance import ROOT, accepts, cellfeed, ended, kill, processes, wait_until
+from tests.integration.cli_instance import ROOT, accepts, cellfeed, ended, kill, processes
 from tests.services import local_mariadb
+from tests.services.free_ports import free_ports
+from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("local-servers")]
 
@@ -71,17 +73,6 @@ def kill_started_here(pid: int) -> None:
     process = psutil.Process(pid)
     process.kill()
     process.wait(10)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def needs_mariadb() -> None:

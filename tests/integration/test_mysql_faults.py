@@ -31,6 +31,7 @@ from store.sharding import shard_of
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.tcp_proxy import Action, Direction, TcpProxy
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -181,9 +182,7 @@ def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(en
     assert ours
     for thread in ours:
         query(direct, f"KILL {thread}")
-    deadline_s = time.monotonic() + 10
-    while query(direct, f"SELECT 1 FROM information_schema.PROCESSLIST WHERE ID IN ({','.join(map(str, ours))})") and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    wait_until(lambda: not proxy.open_now, "the connections have ended")
     before = proxy.connections
     assert sum(map(len, (engine.scan(shard, 0, 100) for shard in range(SHARDS)))) == 10
     assert proxy.connections > before

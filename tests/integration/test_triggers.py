@@ -24,6 +24,7 @@ from store.datastore import Datastore
 from store.failpoints import FAILPOINTS
 from tests.faults.invariants import check_once_per_cell, check_run_or_parked
 from tests.faults.workload import trip_body
+from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = UUID("11b1f6c2-55cf-5a57-8e5b-6f2f0d8a6f10")
@@ -85,13 +86,6 @@ def base_cells(store: Datastore) -> list[tuple[int, int]]:
 def behind(store: Datastore, group: str) -> int:
     offsets = StoreCoordinator(store.state).fetch_offsets(group)
     return sum(head.watermark - (offsets[("trips", shard)].offset if ("trips", shard) in offsets else 0) for shard, head in store.heads().items())
-
-
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def names(cells: list[tuple[int, int]]) -> list[str]:

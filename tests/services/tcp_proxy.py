@@ -149,6 +149,12 @@ class TcpProxy:
         self.up()
         self.resume()
 
+    @property
+    def open_now(self) -> int:
+        """Connections whose ends this proxy has not closed."""
+        with self._lock:
+            return len(self._open)
+
     # --- life ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -229,10 +235,14 @@ class TcpProxy:
                     return rule
         return None
 
-    def _gone(self, connection: _Connection, *, was_cut: bool) -> None:
+    def _ends(self, *, was_cut: bool) -> None:
+        # Before its sides are closed: whoever feels the cut finds it counted.
+        with self._lock:
+            self.cuts += was_cut
+
+    def _gone(self, connection: _Connection) -> None:
         with self._lock:
             self._open.discard(connection)
-            self.cuts += was_cut
 
 
 class _Connection:
@@ -267,9 +277,10 @@ class _Connection:
             if self._ended.is_set():
                 return False
             self._ended.set()
-        self._proxy._gone(self, was_cut=was_cut)
+        self._proxy._ends(was_cut=was_cut)
         for side in (self._near, self._far):
             _reset(side) if was_cut else _finish(side)
+        self._proxy._gone(self)
         return True
 
     def _to_server(self) -> None:

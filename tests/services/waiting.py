@@ -1,0 +1,17 @@
+"""Waiting for what another process or thread does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` says what was waited for."""
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"not within {timeout_s} s: {what}")
+        time.sleep(0.02)

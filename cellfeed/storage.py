@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
-from store.clusters.buffer_table import BufferCount
-from store.clusters.cluster import Cluster, Replica, Watermark
+from store.clusters.cluster import Replica, Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import Initialised, init_cluster
 from store.clusters.shard_map import ShardMap, even_map
@@ -18,7 +17,7 @@ from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, parse_mysql_url
-from store.errors import CellfeedError, InvalidRequest, NotFound
+from store.errors import InvalidRequest, NotFound
 
 
 def open_datastore(config: Config, directory: Path) -> Datastore:
@@ -101,39 +100,16 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
     return datastore.engine
 
 
-def clusters_status(datastore: Datastore) -> dict[str, Any]:
-    """Every cluster's master, nodes, epochs, how far each node is behind in cells, and the buffers."""
-    engine = engine_of(datastore)
-    counts = engine.drain.counts()
-    return {"clusters": [_cluster_status(cluster, counts[name]) for name, cluster in engine.clusters.items()]}
-
-
-def _cluster_status(cluster: Cluster, buffered: list[BufferCount] | str) -> dict[str, Any]:
-    cluster.look()
-    error = None
-    epoch, master = -1, ""
-    watermark = 0
-    try:
-        role = cluster.role()
-        epoch, master = role.epoch, role.master
-        watermark = sum(head.watermark for head in cluster.heads(fresh=False).values())
-    except CellfeedError as problem:
-        error = str(problem)
-    cells = {name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
-    most = max(cells.values(), default=0)
-    nodes = []
-    for name, node in cluster.nodes.items():
-        follows = node.view is not None and node.view.role is not None and node.view.role.epoch == epoch
-        role_name = "master" if name == master else "minion" if follows else "apart"
-        nodes.append({"name": name, "role": role_name, "cells": cells[name], "behind": most - cells[name], "error": node.why_not})
-    return {
-        "name": cluster.name,
-        "epoch": epoch,
-        "master": master,
-        "shards": len(cluster.shards),
-        "watermark": watermark,
-        "watermark_kind": cluster.watermark.value,
-        "nodes": nodes,
-        "buffered": [] if isinstance(buffered, str) else [asdict(line) for line in buffered],
-        "error": error or (buffered if isinstance(buffered, str) else None),
-    }
+def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
+    """Every cluster's standing (:class:`~store.clusters.standing.ClusterStanding`), and what it buffers for others; empty for an embedded datastore."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        return []
+    counts = datastore.engine.drain.counts()
+    found = []
+    for each in datastore.engine.standing():
+        buffered = counts[each.name]
+        told = asdict(each)
+        told["buffered"] = [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
+        told["error"] = each.error or (buffered if isinstance(buffered, str) else None)
+        found.append(told)
+    return found

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from cellfeed import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
 from cellfeed.config import Config, load_config
 from cellfeed.run_dir import RunDir
 from store.body_codec import decode_body
@@ -60,17 +61,18 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
 def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
     with _opened(_config(config, run_dir)) as datastore:
-        told = storage.clusters_status(datastore)
+        clusters = storage.clusters_status(datastore)
     if as_json:
-        print_json(told)
+        print_json({"clusters": clusters})
         return
-    for cluster in told["clusters"]:
-        console.print(f"cluster {cluster['name']}: epoch {cluster['epoch']}, {cluster['shards']} shards", highlight=False)
+    for cluster in clusters:
+        console.print(f"{cluster_line(cluster)}; epoch {cluster['epoch']}, {cluster['shards']} shards", highlight=False)
         if cluster["error"]:
             console.print(f"  {cluster['error']}", highlight=False)
-        table = Table("node", "role", "cells", "behind", "", box=None)
+        table = Table("node", "role", "state", "breaker", "cells", "behind", "", box=None)
         for node in cluster["nodes"]:
-            table.add_row(node["name"], node["role"], str(node["cells"]), str(node["behind"]), node["error"] or "")
+            state = "up" if node["up"] else Text("down", "red")
+            table.add_row(node["name"], node["role"], state, node["breaker"], str(node["cells"]), str(node["behind"]), node["error"] or "")
         console.print(table)
         for line in cluster["buffered"]:
             console.print(

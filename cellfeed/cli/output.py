@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -53,6 +54,17 @@ def print_cell(cell: Cell, as_json: bool) -> None:
             markup=False,
             highlight=False,
         )
+
+
+def cluster_line(cluster: Mapping[str, Any]) -> str:
+    """How a cluster stands, in one line."""
+    up = sum(node["up"] for node in cluster["nodes"])
+    if cluster["lag_cells"] is None:
+        lag = "nobody knows how many cells are not on a minion"
+    else:
+        age = "" if cluster["lag_s"] is None else f", the oldest for {cluster['lag_s']:.1f} s"
+        lag = f"{cluster['lag_cells']} cells not on a minion yet{age if cluster['lag_cells'] else ''}"
+    return f"cluster {cluster['name']}: master {cluster['master'] or 'unknown'}; {up} of {len(cluster['nodes'])} nodes up; {lag}"
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:

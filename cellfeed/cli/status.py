@@ -16,10 +16,11 @@ from bridge.triggers.foothold import choices, lost_offsets
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.config import load_config
 from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
+from cellfeed.storage import clusters_status
 from store.datastore import Datastore
 from store.errors import CellfeedError, NotFound, Unavailable
 
@@ -44,6 +45,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     processes = [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()]
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         heads = datastore.heads()
+        clusters = clusters_status(datastore)
         triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
         away = None
         try:
@@ -54,6 +56,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
         print_json(
             {
                 "processes": processes,
+                "clusters": clusters,
                 "shards": {str(shard): head._asdict() for shard, head in heads.items()},
                 "groups": [vars(lag) for lag in lags],
                 "coordination_away": away,
@@ -69,6 +72,8 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     cells = sum(head.watermark - head.log_start for head in heads.values())
     watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in heads.items())
     console.print(f"{config.datastore.name}: {cells} cells in {len(heads)} shards; watermarks {watermarks}", highlight=False)
+    for cluster in clusters:
+        console.print(cluster_line(cluster), highlight=False)
     if away:
         console.print()
         console.print(f"coordination is away, so nothing is known of groups: {away}", style="red", highlight=False)

@@ -103,7 +103,8 @@ class Cluster:
             raise StorageUnavailable(f"cluster {self.name}: nothing written or read: no node tells who is master: {reasons}")
         return role
 
-    def _named(self, name: str) -> StorageNode:
+    def node(self, name: str) -> StorageNode:
+        """Raises StorageUnavailable for a master that the configuration does not name."""
         if (node := self.nodes.get(name)) is None:
             raise StorageUnavailable(f"cluster {self.name}: its master is {name!r}, which the configuration does not name; it names {', '.join(self.nodes)}")
         return node
@@ -131,7 +132,7 @@ class Cluster:
 
     def _write_under(self, role: Role, what: Callable[[NodeEngine, Role], T], timeout_s: float) -> T:
         began_s = time.monotonic()
-        result = self._named(role.master).call(lambda engine: what(engine, role), timeout_s)
+        result = self.node(role.master).call(lambda engine: what(engine, role), timeout_s)
         if time.monotonic() - began_s > ROLE_FRESH_S:
             self.look()
             now = self.role()

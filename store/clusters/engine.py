@@ -14,6 +14,7 @@ from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Replica, Watermark
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
+from store.clusters.standing import ClusterStanding, standing
 from store.engines.contract import Head, LocatedCell, StateEntry, StateTable
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.sharding import check_shard, shard_of
@@ -179,6 +180,10 @@ class ClusteredEngine:
 
     def change_token(self) -> int:
         return sum(head.watermark + head.log_start + head.leader_epoch for head in self.heads().values())
+
+    def standing(self) -> list[ClusterStanding]:
+        """How each cluster stands, in the order of the configuration."""
+        return [standing(cluster) for cluster in self.clusters.values()]
 
     def close(self) -> None:
         self.drain.close()

@@ -43,7 +43,7 @@ class WorkerApp:
 
     def __init__(self, datastore: Datastore) -> None:
         self.closing = asyncio.Event()
-        self.metrics = WorkerMetrics()
+        self.metrics = WorkerMetrics(datastore.engine)
         self._reads = ReadPool()
         self._in_flight = 0
         self._name = datastore.name

@@ -1,4 +1,4 @@
-"""What a worker counts, for Prometheus. One registry per worker, so that several can live in one process."""
+"""What a worker counts, and how its clusters stand, for Prometheus. One registry per worker, so that several can live in one process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from store.cells import Outcome, PutResult
+from store.clusters.engine import ClusteredEngine
+from store.engines.contract import Engine
+from store.server.cluster_metrics import ClusterMetrics
 
 METRICS_MEDIA_TYPE: Final = "text/plain; version=0.0.4"
 
@@ -18,8 +21,10 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 class WorkerMetrics:
     """Counters of one worker. Label values come from fixed lists, so nobody outside can make new series."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
+        if isinstance(engine, ClusteredEngine):
+            self._registry.register(ClusterMetrics(engine))
         self._requests = Counter("cellfeed_http_requests", "Answered requests.", ["route", "status"], registry=self._registry)
         self._put_seconds = Histogram("cellfeed_http_put_seconds", "From a put's arrival to its answer.", buckets=_SECONDS, registry=self._registry)
         cells = Counter("cellfeed_http_cells_put", "Cells of puts, by what they came to.", ["outcome"], registry=self._registry)
@@ -41,5 +46,5 @@ class WorkerMetrics:
             self._cells[outcome].inc(cells)
 
     def text(self) -> bytes:
-        """The Prometheus text form."""
+        """The Prometheus text form. Looks at the storage nodes, so it blocks: as long as a read may take."""
         return generate_latest(self._registry)

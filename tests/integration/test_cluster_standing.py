@@ -1,4 +1,4 @@
-"""What is told of clusters: in metrics, by ``cellfeed status`` and by ``cellfeed cluster status``. A real cluster, its replication stopped and its nodes killed."""
+"""What is told of clusters: in metrics, by ``cellfeed status`` and ``cellfeed cluster status``. A real cluster; replication is stopped and nodes are killed."""
 
 from __future__ import annotations
 

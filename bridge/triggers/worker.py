@@ -1,13 +1,7 @@
 """A trigger worker: one process's share of the triggers of a program.
 
-Each trigger has a group of its own. The group's leader (any of its workers) divides the shards; each worker gives back what is no longer its own,
-claims what is, and works on its shards with a few threads, one thread at a time per shard, so the order within a shard is the log's.
-
-A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
-finds its claims void when it wakes up, before it runs another cell, and drops them. One whose name another process has taken ends.
-
-While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the shards that it has. A group whose offsets were lost stands
-still and says why, see ``foothold.py``.
+Each trigger has a group of its own, and the worker a share in each (``trigger_group.py``). They have the threads, the wake-ups and each look at the heads of
+the log in common. A worker whose name another process has taken ends.
 """
 
 from __future__ import annotations
@@ -15,19 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.foothold import Footholds, changed_lineage, choices, lost_offsets, uses_footholds
-from bridge.triggers.parked import ParkedCells
+from bridge.coordination.contract import Coordinator
 from bridge.triggers.program import Trigger
-from bridge.triggers.shard_run import Progress, ShardRun
-from bridge.triggers.standing import LeaseKeeper, Standing
+from bridge.triggers.standing import LeaseKeeper
+from bridge.triggers.trigger_group import TriggerGroup
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
@@ -46,204 +35,6 @@ THREADS: Final = 8
 
 DRAIN_S: Final = 30.0
 """How long a worker that is asked to stop waits for the cells that it is running."""
-
-_LOOKS_IN_A_LEASE: Final = 4
-"""The assignment is looked at so often in the length of a lease."""
-
-_CLAIM_AGAIN_S: Final = 0.2
-"""How soon a shard whose holder is about to let go of it is tried again."""
-
-_CHUNKS_IN_A_TURN: Final = 10
-"""Chunks of one shard before other shards that wait for a thread get theirs."""
-
-
-class TriggerGroup:
-    """One trigger's share in this worker. Used by the worker's main thread; the runs it hands out are each used by one pool thread at a time."""
-
-    def __init__(self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, name: str, lease_s: float) -> None:
-        self._trigger = trigger
-        self._datastore = datastore
-        self._coordinator = coordinator
-        self._parked = ParkedCells(datastore.state)
-        self.standing = Standing(coordinator, trigger.group, name, lease_s)
-        self._runs: dict[int, ShardRun] = {}
-        self._working: dict[int, Future[None]] = {}
-        self._look_at_s = 0.0
-        self._epoch = -1
-        self._retry_at_s = time.monotonic() + trigger.parked_retry_s
-        self._retry_due: dict[int, bool] = {}
-        """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
-        self._stopped_because: str | None = None
-        self._footholds = Footholds(datastore.state, trigger.group, datastore.name) if uses_footholds(coordinator) else None
-        self._lost_because: str | None = None
-        """Why nobody knows where the work goes on, when the group's offsets were lost."""
-        self._to_give_back: list[Claim] = []
-
-    def progress(self) -> dict[int, Progress]:
-        """Per shard that this worker owns."""
-        return {shard: run.progress for shard, run in self._runs.items()}
-
-    def keep_place(self) -> None:
-        """Leads if nobody else does, and takes or gives back shards; does nothing when called more often than it needs to be.
-
-        Raises StaleWriter when another process has taken this worker's name.
-        """
-        if self.standing.superseded is not None:
-            raise self.standing.superseded
-        now_s = time.monotonic()
-        session = self.standing.session
-        if now_s < self._look_at_s and session.epoch == self._epoch:
-            return
-        self._epoch = session.epoch
-        self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
-        if self._has_lost_its_offsets():
-            return
-        if self._coordinator.lead(session):
-            self._divide()
-        mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
-        for shard, run in self._runs.items():
-            # What was claimed in a session that has ended may be anybody's by now; it is claimed anew once the cell under way is done.
-            if shard not in mine or run.epoch != session.epoch:
-                run.stop.set()
-        self._release_stopped()
-        self._give_back()
-        if missing := sorted(mine - set(self._runs)):
-            self._begin(missing)
-        if mine - set(self._runs):
-            self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
-        self._look_at_parked()
-
-    def start_work(self, pool: WorkThreads, heads: Mapping[int, int]) -> bool:
-        """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
-        self._collect_finished()
-        self._release_stopped()
-        with suppress(Unavailable):
-            self._give_back()
-        if self._stopped_because is None:
-            for shard, run in self._runs.items():
-                if shard in self._working or run.stop.is_set():
-                    continue
-                if run.has_work(heads[shard]) or shard in self._retry_due:
-                    self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
-        return bool(self._working)
-
-    def drain(self) -> bool:
-        """Asks every run to end and gives back those that have. True when all are given back and the group is left."""
-        for run in self._runs.values():
-            run.stop.set()
-        self._collect_finished()
-        try:
-            self._release_stopped()
-            self._give_back()
-            if self._runs:
-                return False
-            self.standing.leave()
-        except Unavailable as error:
-            if self._working:
-                return False
-            _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
-        return True
-
-    def _has_lost_its_offsets(self) -> bool:
-        group, state = self._trigger.group, self._datastore.state
-        if self._lost_because is None:
-            reason = changed_lineage(state, self._coordinator, group)  # whether every shard has its offset is looked at before shards are taken
-        else:
-            reason = lost_offsets(state, self._coordinator, group, self._datastore.name)
-        self._stand_still(reason)
-        return reason is not None
-
-    def _stand_still(self, reason: str | None) -> None:
-        if reason is not None:
-            if self._lost_because is None:
-                _log.error("trigger %s stands still: %s; %s", self._trigger.group, reason, choices(self._trigger.group))
-            for run in self._runs.values():
-                run.stop.set()
-            self._lost_because = reason
-            self._release_stopped()
-        elif self._lost_because is not None:
-            _log.info("trigger %s goes on", self._trigger.group)
-            self._lost_because = None
-
-    def _begin(self, shards: Sequence[int]) -> None:
-        """Claims shards and begins on those that could be had, at the offsets as they are under the claim."""
-        session, topic = self.standing.session, self._datastore.name
-        if self._footholds is not None and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic)) is not None:
-            self._stand_still(reason)
-            return
-        claims = self._coordinator.claim(session, topic, shards)
-        found = self._coordinator.fetch_offsets(session.group, [(topic, shard) for shard in claims]) if claims else {}
-        saved = {shard: offset.offset for (_, shard), offset in found.items()}
-        footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
-        for shard, claim in claims.items():
-            foothold = footholds.get(shard)
-            if self._footholds is not None and foothold is None:
-                continue  # overtaken since the claim
-            run = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim, self.standing, session.epoch, saved.get(shard, 0), foothold)
-            self._runs[shard] = run
-
-    def _divide(self) -> None:
-        session = self.standing.session
-        group = session.group
-        current = self._coordinator.assignment(group)
-        wanted = balance(self._datastore.shards, self._coordinator.members(group), current)
-        if wanted != current:
-            try:
-                self._coordinator.assign(session, wanted)
-            except StaleWriter as error:
-                _log.info("another worker leads %s now: %s", group, error)
-
-    def _work(self, run: ShardRun, retry_all: bool | None) -> None:
-        if retry_all is not None:
-            run.retry_parked(only_asked=not retry_all)
-        for _ in range(_CHUNKS_IN_A_TURN):
-            run.too_many_parked = False
-            more = run.run_chunk()
-            if run.too_many_parked:
-                self._stopped_because = self._parked.stopped_because(self._trigger.group)
-            if not more or run.stop.is_set() or self._stopped_because is not None:
-                return
-
-    def _collect_finished(self) -> None:
-        for shard, future in list(self._working.items()):
-            if not future.done():
-                continue
-            del self._working[shard]
-            error = future.exception()
-            if isinstance(error, StaleWriter):
-                _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
-                del self._runs[shard]
-            elif isinstance(error, CellfeedError):
-                self._runs[shard].progress.because = f"waiting: {error}"
-                _log.warning("shard %d of %s waits: %s", shard, self._trigger.group, error)
-            elif error is not None:
-                raise error
-
-    def _release_stopped(self) -> None:
-        for shard, run in list(self._runs.items()):
-            if run.stop.is_set() and shard not in self._working:
-                if self._lost_because is not None:
-                    run.keep()
-                del self._runs[shard]
-                # Kept until given back: a claim that outlived an error here would keep the shard from everybody as long as this worker lives.
-                self._to_give_back.append(run.claim)
-
-    def _give_back(self) -> None:
-        if self._to_give_back:
-            self._coordinator.release(self._to_give_back)
-            self._to_give_back.clear()
-
-    def _look_at_parked(self) -> None:
-        reason = self._parked.stopped_because(self._trigger.group)
-        if reason is not None and self._stopped_because is None:
-            _log.error("trigger %s is stopped: %s", self._trigger.group, reason)
-        self._stopped_because = reason
-        all_due = time.monotonic() >= self._retry_at_s
-        if all_due:
-            self._retry_at_s = time.monotonic() + self._trigger.parked_retry_s
-        for parked in self._parked.all(self._trigger.group):
-            if (parked.retry_asked or all_due) and parked.partition in self._runs:
-                self._retry_due[parked.partition] = all_due or self._retry_due.get(parked.partition, False)
 
 
 def run_trigger_worker(

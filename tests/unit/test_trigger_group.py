@@ -9,7 +9,7 @@ from contextlib import suppress
 from bridge.coordination.contract import Claim
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.program import trigger
-from bridge.triggers.worker import TriggerGroup
+from bridge.triggers.trigger_group import TriggerGroup
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 

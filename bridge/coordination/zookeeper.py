@@ -28,8 +28,9 @@ import msgspec
 from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.contract import Claim, Session
-from bridge.coordination.zookeeper_connection import Check, Connection, Create, Delete, Operation, Set, TransactionRefused
-from bridge.coordination.zookeeper_offsets import TRIES_MAX, ZooKeeperOffsets
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_connection import Connection
+from bridge.coordination.zookeeper_offsets import TRIES_MAX, Connect, ZooKeeperOffsets
 from bridge.coordination.zookeeper_paths import birth_of, joined, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.engines.contract import StateTable
@@ -60,18 +61,18 @@ class _Lease:
     """``until_s``: when this process has not shown for a whole lease that it still wants it."""
 
     session: Session
-    connection: Connection
+    connection: ZooKeeperClient
     until_s: float
 
 
 class ZooKeeperCoordinator(ZooKeeperOffsets):
     """:class:`bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this process's, in seconds, and measures leases only against itself."""
 
-    def __init__(self, address: ZooKeeperAddress, state: StateTable, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(address, state)
+    def __init__(self, address: ZooKeeperAddress, state: StateTable, *, clock: Callable[[], float] = time.monotonic, connect: Connect = Connection) -> None:
+        super().__init__(address, state, connect=connect)
         self._clock = clock
         self._lock = threading.Lock()
-        self._connections: dict[float, Connection] = {}
+        self._connections: dict[float, ZooKeeperClient] = {}
         self._leases: dict[tuple[str, int], _Lease] = {}
         self._closed = threading.Event()
         self._watch = threading.Thread(target=self._watch_leases, name="zookeeper-leases", daemon=True)
@@ -283,10 +284,10 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 self._release(given_back[:half])
                 self._release(given_back[half:])
 
-    def _connection(self, ttl_s: float) -> Connection:
+    def _connection(self, ttl_s: float) -> ZooKeeperClient:
         with self._lock:
             if ttl_s not in self._connections:
-                self._connections[ttl_s] = Connection(self._address, ttl_s * SESSION_PER_LEASE)
+                self._connections[ttl_s] = self._connect(self._address, ttl_s * SESSION_PER_LEASE)
             return self._connections[ttl_s]
 
     def _birth(self, group: str) -> int | None:
@@ -316,7 +317,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         ):
             self._base.ensure(path)
 
-    def _epochs(self, group: str, birth: int, connection: Connection | None = None) -> dict[str, list[int]]:
+    def _epochs(self, group: str, birth: int, connection: ZooKeeperClient | None = None) -> dict[str, list[int]]:
         """The live sessions by member. A name has one; none has been seen with more."""
         epochs: dict[str, list[int]] = {}
         for name in (connection or self._base).children(self._paths.members(group, birth), newest=True):

@@ -15,16 +15,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, InvalidACLError, KazooException, NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import AuthFailedError, InvalidACLError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
 
@@ -45,50 +45,7 @@ _CLOSE_S: Final = 5.0
 """How long closing may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The znode exists and has that version."""
-
-    path: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    path: str
-    value: bytes = b""
-    ephemeral: bool = False
-    sequence: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Set:
-    """``version`` -1: whatever there is."""
-
-    path: str
-    value: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    path: str
-    version: int = -1
-
-
-Operation = Check | Create | Set | Delete
-
-
-class TransactionRefused(Exception):
-    """One operation of a transaction failed, so none was done. ``error`` is kazoo's: NoNodeError, NodeExistsError, BadVersionError, …"""
-
-    def __init__(self, operation: Operation, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__} for {operation.path}")
-        self.operation = operation
-        self.error = error
-
-
-class Connection:
+class Connection(ZooKeeperClient):
     """One session, begun at once in the background. May be used by any number of threads."""
 
     def __init__(self, address: ZooKeeperAddress, session_timeout_s: float) -> None:
@@ -97,7 +54,6 @@ class Connection:
         self._lost_at_s = time.monotonic()
         self._silent = False
         self.session_timeout_s = session_timeout_s
-        """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its ticks)."""
         credentials = f"{address.user}:{address.password}" if address.user is not None else None
         self._client = KazooClient(
             hosts=address.hosts,
@@ -121,7 +77,6 @@ class Connection:
 
     @property
     def session_id(self) -> int:
-        """The server's number of the session that is alive now; 0 without one."""
         client_id = self._client.client_id
         return int(client_id[0]) if client_id else 0
 
@@ -130,7 +85,6 @@ class Connection:
         return self._address.hosts
 
     def close(self) -> None:
-        """Ends the session; its ephemeral znodes go with it. Where ZooKeeper is away they go with the session's time-out."""
         closing = threading.Thread(target=self._close, name="zookeeper-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
@@ -138,18 +92,10 @@ class Connection:
     # --- reads ---------------------------------------------------------------------------------------------------------------
 
     def get_many(self, paths: Sequence[str], *, newest: bool = False) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Values and stats, None for what does not exist. ``newest``: also what another client wrote just before, whichever server it used."""
         return self._many(lambda client, path: client.get_async(path), paths, newest)
-
-    def get(self, path: str, *, newest: bool = False) -> tuple[bytes, ZnodeStat] | None:
-        return self.get_many([path], newest=newest)[0]
 
     def stats(self, paths: Sequence[str], *, newest: bool = False) -> list[ZnodeStat | None]:
         return self._many(lambda client, path: client.exists_async(path), paths, newest)
-
-    def children(self, path: str, *, newest: bool = False) -> list[str]:
-        """Names, sorted; none when there is no such znode."""
-        return sorted(self.children_of([path], newest=newest)[0])
 
     def children_of(self, paths: Sequence[str], *, newest: bool = False) -> list[list[str]]:
         return [found or [] for found in self._many(lambda client, path: client.get_children_async(path), paths, newest)]
@@ -157,7 +103,6 @@ class Connection:
     # --- changes -------------------------------------------------------------------------------------------------------------
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        """Does all of them or none. The results are the new path of a Create and the new stat of a Set. Raises TransactionRefused."""
         client = self._ready()
         transaction = client.transaction()
         for each in operations:
@@ -177,30 +122,6 @@ class Connection:
                     raise self._forbidden(operation.path)
                 raise TransactionRefused(operation, result)
         return results
-
-    def ensure(self, path: str, value: bytes = b"") -> None:
-        """Makes a znode (with ``value``) and those above it, unless they exist. Each is a commit of its own: a half-made path is finished by the next."""
-        for _ in range(path.count("/") + 1):
-            try:
-                self.commit([Create(path, value)])
-            except TransactionRefused as refused:
-                if isinstance(refused.error, NodeExistsError):
-                    return
-                if not isinstance(refused.error, NoNodeError) or path.count("/") == 1:
-                    raise
-                self.ensure(path.rpartition("/")[0])
-            else:
-                return
-        raise Unavailable(f"ZooKeeper: {path} could not be made: somebody deletes what is above it")
-
-    def discard(self, paths: Sequence[str]) -> None:
-        """Deletes znodes without children, those that exist, each by itself."""
-        for path in paths:
-            try:
-                self.commit([Delete(path)])
-            except TransactionRefused as refused:
-                if not isinstance(refused.error, NoNodeError):
-                    raise Unavailable(f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}") from None
 
     # --- waiting -------------------------------------------------------------------------------------------------------------
 

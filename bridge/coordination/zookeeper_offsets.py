@@ -20,7 +20,7 @@ So an offset that has moved past a cell has that cell's entry with it for good, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -28,7 +28,8 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
-from bridge.coordination.zookeeper_connection import Check, Connection, Create, Operation, Set, TransactionRefused
+from bridge.coordination.zookeeper_client import Check, Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_connection import Connection
 from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.engines.contract import StateTable
@@ -47,21 +48,25 @@ _KNOWN_PATHS_MAX: Final = 200_000
 """Paths that are remembered as existing (some 150 bytes each), so that a save is one round trip. Beyond it they are looked up again."""
 
 
+Connect = Callable[[ZooKeeperAddress, float], ZooKeeperClient]
+
+
 class _Details(msgspec.Struct, frozen=True):
     leader_epoch: int
     metadata: str
 
 
 class ZooKeeperOffsets:
-    """:class:`bridge.coordination.contract.Offsets` over ZooKeeper. ``state`` is where entries go."""
+    """:class:`bridge.coordination.contract.Offsets` over ZooKeeper. ``state`` is where entries go. ``connect`` begins a session of so many seconds."""
 
     keeps_in_store = False
 
-    def __init__(self, address: ZooKeeperAddress, state: StateTable) -> None:
+    def __init__(self, address: ZooKeeperAddress, state: StateTable, *, connect: Connect = Connection) -> None:
         self._address = address
+        self._connect = connect
         self._state = state
         self._paths = Paths(address.chroot)
-        self._base = Connection(address, _BASE_SESSION_S)
+        self._base = connect(address, _BASE_SESSION_S)
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is noticed when it is written."""
 

@@ -1,10 +1,11 @@
 """Named places in the code where a test may make the process die, fail or wait.
 
-A failpoint costs one dictionary look-up when none is set. Tests set them in process with :func:`set_failpoint`, or for a child process through the
+A failpoint costs two looks at empty dictionaries when none is set. Tests set them in process with :func:`set_failpoint`, or for a child process through the
 environment: ``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after ``@`` is the number of the pass
 at which it acts (1, the first, when left out); earlier and later passes do nothing.
 
-Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`), ``sleep:SECONDS``.
+Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`), ``sleep:SECONDS``. For what is none of them there is
+:func:`watch_failpoint`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 FAILPOINTS: Final[set[str]] = set()
@@ -31,6 +33,7 @@ class _Plan:
 
 
 _plans: dict[str, _Plan] = {}
+_watchers: dict[str, Callable[[], None]] = {}
 _lock = threading.Lock()
 
 
@@ -47,10 +50,23 @@ def set_failpoint(name: str, action: str, at_pass: int = 1) -> None:
         _plans[name] = _Plan(action, at_pass)
 
 
+def watch_failpoint(name: str, watcher: Callable[[], None]) -> None:
+    """Has ``watcher`` called at every pass of the failpoint, in the thread that passes; what it raises is raised there. One watcher each, until cleared."""
+    with _lock:
+        _watchers[name] = watcher
+
+
+def unwatch_failpoint(name: str) -> None:
+    """Ends :func:`watch_failpoint`."""
+    with _lock:
+        _watchers.pop(name, None)
+
+
 def clear_failpoints() -> None:
-    """Disarms all."""
+    """Disarms all, and forgets who watches."""
     with _lock:
         _plans.clear()
+        _watchers.clear()
 
 
 def passes(name: str) -> int:
@@ -60,9 +76,11 @@ def passes(name: str) -> int:
 
 
 def failpoint(name: str) -> None:
-    """Marks a place. Does nothing unless a test armed ``name``."""
-    if not _plans:
+    """Marks a place. Does nothing unless a test armed or watches ``name``."""
+    if not _plans and not _watchers:
         return
+    if (watcher := _watchers.get(name)) is not None:
+        watcher()
     plan = _plans.get(name)
     if plan is None:
         return

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
-from store.clusters.cluster import Replica, Watermark
+from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import Initialised, init_cluster
 from store.clusters.shard_map import ShardMap, even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
+from store.engines.contract import Replica
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, parse_mysql_url
 from store.errors import InvalidRequest, NotFound

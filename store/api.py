@@ -12,15 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from store.cells import Cell, PutResult
-from store.engines.contract import Head
+from store.engines.contract import Head, Replica
 
 RowKey = UUID | str
 Location = int | datetime
 """Where to read a shard's log from: the next added_id to read, or an aware datetime (the first cell at or after it)."""
+
+ReadFrom = Replica | Literal["master", "minion"]
+"""Where a read of cells by their keys goes first. ``master``: it sees every cell whose put was acknowledged. ``minion``: it takes the load off the master, and
+cells come with ``stale`` set, because a later one may not have arrived there; what the minions do not have is asked of the master. While the master is away a
+minion answers either. On storage without minions both are the same."""
 
 
 class CellToPut(NamedTuple):
@@ -61,19 +66,19 @@ class CellStore(Protocol):
         """Writes many; a result per item, in order. Never raises for one item; raises when the call as a whole is refused."""
         ...
 
-    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None: ...
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None: ...
 
-    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None: ...
+    def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None: ...
 
-    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
+    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         """The latest cell of every column of the row; empty when there is none."""
         ...
 
-    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]: ...
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
 
-    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]: ...
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
 
-    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]: ...
+    def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark."""

@@ -58,8 +58,8 @@ class StoredCell(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as readers see it. ``shard`` and ``added_id`` are its place in the log (Kafka partition and offset). ``stale``: it is the latest that a minion
-    knows, read while the master was away; a later one may be missing."""
+    """A cell as readers see it. ``shard`` and ``added_id`` are its place in the log (Kafka partition and offset). ``stale``: it came
+    from a minion, because the read asked for one or the master was away: a later cell may be missing."""
 
     row_key: UUID
     column_name: str

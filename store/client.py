@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from store.api import CellToPut, Location, RowKey, ShardCells
+from store.api import CellToPut, Location, ReadFrom, RowKey, ShardCells
 from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
 from store.client_attempts import Attempts
-from store.datastore import check_datastore_name, check_key_count, check_location, check_scan_limit
-from store.engines.contract import Head
+from store.datastore import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
+from store.engines.contract import Head, Replica
 from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, error_from_code
 from store.http_messages import (
     JSON,
@@ -114,27 +114,29 @@ class Client:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None:
-        return self._cell("/cell", {**_key(row_key, column_key), "ref_key": check_ref_key(ref_key)})
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
+        return self._cell("/cell", {**_key(row_key, column_key), "ref_key": check_ref_key(ref_key), **_from(read_from)})
 
-    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None:
-        return self._cell("/latest", _key(row_key, column_key))
+    def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None:
+        return self._cell("/latest", {**_key(row_key, column_key), **_from(read_from)})
 
-    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
-        return _row(self._get(f"/row?{urlencode({'row_key': _key_text(row_key)})}", RowMessage))
+    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
+        return _row(self._get(f"/row?{urlencode({'row_key': _key_text(row_key), **_from(read_from)})}", RowMessage))
 
-    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]:
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(triples)
         keys = [{**_key(row_key, column), "ref_key": check_ref_key(ref_key)} for row_key, column, ref_key in triples]
-        return _cells(self._post("/cells/get", {"keys": keys}, CellsMessage))
+        return _cells(self._post("/cells/get", {"keys": keys, **_from(read_from)}, CellsMessage))
 
-    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]:
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(keys)
-        return _cells(self._post("/cells/latest", {"keys": [_key(row_key, column) for row_key, column in keys]}, CellsMessage))
+        wanted = [_key(row_key, column) for row_key, column in keys]
+        return _cells(self._post("/cells/latest", {"keys": wanted, **_from(read_from)}, CellsMessage))
 
-    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]:
+    def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
         check_key_count(row_keys)
-        return [_row(row) for row in self._post("/rows", {"row_keys": [_key_text(key) for key in row_keys]}, RowsMessage).rows]
+        wanted = [_key_text(key) for key in row_keys]
+        return [_row(row) for row in self._post("/rows", {"row_keys": wanted, **_from(read_from)}, RowsMessage).rows]
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         check_shard(shard_no, self.shards)
@@ -238,6 +240,12 @@ def _key_text(row_key: object) -> str:
 
 def _key(row_key: object, column: object) -> dict[str, str | int]:
     return {"row_key": _key_text(row_key), "column_name": check_column_name(column)}
+
+
+def _from(read_from: object) -> dict[str, str]:
+    """Said only where it is not the default: a worker of an earlier version refuses fields that it does not know."""
+    replica = check_read_from(read_from)
+    return {} if replica is Replica.MASTER else {"read_from": replica.value}
 
 
 def _location_text(location: Location) -> str:

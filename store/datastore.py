@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from store.api import CellToPut, Location, RowKey, ShardCells
+from store.api import CellToPut, Location, ReadFrom, RowKey, ShardCells
 from store.body_codec import DEFAULT_CODEC, decode_body
 from store.cells import (
     Cell,
@@ -26,7 +26,7 @@ from store.cells import (
     moment,
     new_cell,
 )
-from store.engines.contract import Engine, Head, LocatedCell, StateTable
+from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
@@ -94,27 +94,28 @@ class Datastore:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int) -> Cell | None:
-        return self.get_cells([(row_key, column_key, ref_key)])[0]
+    def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
+        return self.get_cells([(row_key, column_key, ref_key)], read_from=read_from)[0]
 
-    def get_cell_latest(self, row_key: RowKey, column_key: str) -> Cell | None:
-        return self.get_cells_latest([(row_key, column_key)])[0]
+    def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None:
+        return self.get_cells_latest([(row_key, column_key)], read_from=read_from)[0]
 
-    def get_row(self, row_key: RowKey) -> dict[str, Cell]:
-        return self.get_rows([row_key])[0]
+    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
+        return self.get_rows([row_key], read_from=read_from)[0]
 
-    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]]) -> list[Cell | None]:
+    def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(triples)
         wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
-        return [_cell(found) for found in self.engine.get(wanted)]
+        return [_cell(found) for found in self.engine.get(wanted, check_read_from(read_from))]
 
-    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]]) -> list[Cell | None]:
+    def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(keys)
-        return [_cell(found) for found in self.engine.latest([(check_row_key(row_key), check_column_name(column)) for row_key, column in keys])]
+        wanted = [(check_row_key(row_key), check_column_name(column)) for row_key, column in keys]
+        return [_cell(found) for found in self.engine.latest(wanted, check_read_from(read_from))]
 
-    def get_rows(self, row_keys: Sequence[RowKey]) -> list[dict[str, Cell]]:
+    def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
         check_key_count(row_keys)
-        rows = self.engine.row([check_row_key(row_key) for row_key in row_keys])
+        rows = self.engine.row([check_row_key(row_key) for row_key in row_keys], check_read_from(read_from))
         return [{found.cell.column_name: cell_from_stored(found.shard, found.cell, stale=found.stale) for found in row} for row in rows]
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
@@ -180,6 +181,14 @@ def check_key_count(keys: Sequence[object]) -> None:
     """Raises InvalidRequest when a batch read asks for more than ``READ_KEYS_MAX`` keys."""
     if len(keys) > READ_KEYS_MAX:
         raise InvalidRequest(f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call")
+
+
+def check_read_from(read_from: object) -> Replica:
+    """Where a read goes first: ``master`` or ``minion``. Raises InvalidRequest."""
+    try:
+        return Replica(read_from)  # type: ignore[arg-type]  # whatever it is, an unknown value is refused
+    except ValueError:
+        raise InvalidRequest(f"read_from {ascii(read_from)[:80]} must be {' or '.join(map(repr, map(str, Replica)))}") from None
 
 
 def check_scan_limit(limit: object) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from store.api import ShardCells
 from store.cells import Cell
-from store.engines.contract import Head
+from store.engines.contract import Head, Replica
 from store.errors import NotFound
 from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
@@ -26,6 +26,10 @@ RowKeyText = Annotated[str, msgspec.Meta(description="A UUID as text.", extra_js
 ColumnName = Annotated[str, msgspec.Meta(description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters.")]
 RefKey = Annotated[int, msgspec.Meta(description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.", extra_json_schema={"format": "int64"})]
 Body = Annotated[msgspec.Raw, msgspec.Meta(description="The JSON object that was put.", extra_json_schema={"type": "object"})]
+
+ReadFromField = Annotated[
+    Replica, msgspec.Meta(description="Where the read goes first; what came from a minion is `stale`: a later cell may not have arrived there.")
+]
 
 
 class UnknownRoute(NotFound):
@@ -74,7 +78,8 @@ class PutResultsMessage(msgspec.Struct):
 
 
 class CellMessage(msgspec.Struct, omit_defaults=True):
-    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC. ``stale``: read from a minion, a later one may be missing."""
+    """A stored cell and its place in the log; ``created_at`` is RFC 3339 with microseconds, UTC. ``stale``: it came from a minion, a later
+    one may be missing."""
 
     row_key: UUID
     column_name: str
@@ -119,18 +124,21 @@ class GetCellsMessage(msgspec.Struct, forbid_unknown_fields=True):
     """Which cells to read."""
 
     keys: list[CellKey]
+    read_from: ReadFromField = Replica.MASTER
 
 
 class GetLatestMessage(msgspec.Struct, forbid_unknown_fields=True):
     """Of which row keys and columns to read the cell with the highest ref key."""
 
     keys: list[LatestKey]
+    read_from: ReadFromField = Replica.MASTER
 
 
 class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
     """Which rows to read."""
 
     row_keys: list[RowKeyText]
+    read_from: ReadFromField = Replica.MASTER
 
 
 class HeadMessage(msgspec.Struct):

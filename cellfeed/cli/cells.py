@@ -15,6 +15,7 @@ from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_j
 from cellfeed.loading.load import LoadReport, LoadSpec, load_file
 from cellfeed.loading.records import FileFormat, size_of
 from store import json_body
+from store.engines.contract import Replica
 from store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
@@ -46,6 +47,9 @@ def get(
     row_key: RowKeyArgument,
     column: Annotated[str | None, typer.Argument(help="Column; all of the row when left out.")] = None,
     ref_key: Annotated[int | None, typer.Argument(help="Version; the latest when left out.")] = None,
+    read_from: Annotated[Replica, typer.Option("--from", help="Where to read first. A minion takes the load off the master; what it has may be stale.")] = (
+        Replica.MASTER
+    ),
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
     datastore: DatastoreOption = None,
@@ -54,9 +58,12 @@ def get(
     """Read a cell, the latest cell of a column, or the latest of every column of a row."""
     with client_of(run_dir, url, datastore) as client:
         if column is None:
-            cells = list(client.get_row(row_key).values())
+            cells = list(client.get_row(row_key, read_from=read_from).values())
         else:
-            cell = client.get_cell_latest(row_key, column) if ref_key is None else client.get_cell(row_key, column, ref_key)
+            if ref_key is None:
+                cell = client.get_cell_latest(row_key, column, read_from=read_from)
+            else:
+                cell = client.get_cell(row_key, column, ref_key, read_from=read_from)
             cells = [cell] if cell else []
     if not cells:
         raise NotFound(f"no cell of {row_key}{' ' + column if column else ''}{'' if ref_key is None else f' {ref_key}'}")

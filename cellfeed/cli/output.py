@@ -50,7 +50,7 @@ def print_cell(cell: Cell, as_json: bool) -> None:
     else:
         place = f"{cell.shard}/{cell.added_id}"
         console.print(
-            f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}{'  (stale: the master is away)' if cell.stale else ''}",
+            f"{place:>10}  {cell.row_key}  {cell.column_name} {cell.ref_key}  {cell.body_json.decode()}{'  (stale: from a minion)' if cell.stale else ''}",
             markup=False,
             highlight=False,
         )

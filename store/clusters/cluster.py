@@ -15,6 +15,7 @@ What a put that was under way during a promotion came to:
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from typing import Final, TypeVar
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import Head, WriteTerms
+from store.engines.contract import Head, Replica, WriteTerms
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
 
@@ -43,13 +44,6 @@ class Watermark(StrEnum):
     COMMITTED = "committed"
 
 
-class Replica(StrEnum):
-    """Where a read goes first."""
-
-    MASTER = "master"
-    MINION = "minion"
-
-
 class Cluster:
     """See the module. ``shards``: those that it holds."""
 
@@ -60,6 +54,7 @@ class Cluster:
         self.watermark = watermark
         self._lock = threading.Lock()
         self._role: Role | None = None
+        self._turns = itertools.count()
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
         for node in nodes:
             node.on_role = self._heard
@@ -149,9 +144,8 @@ class Cluster:
         says no; the master's answer is the last word, and the last minion's where there is none. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
-        order = sorted(self.nodes.values(), key=lambda node: (node.name == master) != (first is Replica.MASTER))
         reasons, poor = [], None
-        for node in order:
+        for node in self._order(master, first):
             if node.name != master and not self._follows(node):
                 reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
                 continue
@@ -166,6 +160,14 @@ class Cluster:
         if poor is not None:
             return poor
         raise StorageUnavailable(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
+
+    def _order(self, master: str | None, first: Replica) -> list[StorageNode]:
+        """The master at the end that was asked for; the minions take turns at being asked first, so that they share the load."""
+        minions = [node for node in self.nodes.values() if node.name != master]
+        turn = next(self._turns) % max(1, len(minions))
+        minions = minions[turn:] + minions[:turn]
+        masters = [node for node in self.nodes.values() if node.name == master]
+        return masters + minions if first is Replica.MASTER else minions + masters
 
     def _follows(self, node: StorageNode) -> bool:
         """Whether the node has heard of the present master: one that has not may hold cells that were never acknowledged, or taken back."""

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
-from store.clusters.cluster import Cluster, Replica, Watermark
+from store.clusters.cluster import Cluster, Watermark
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
-from store.engines.contract import Head, LocatedCell, StateEntry, StateTable
+from store.engines.contract import Head, LocatedCell, Replica, StateEntry, StateTable
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.sharding import check_shard, shard_of
 
@@ -124,24 +124,16 @@ class ClusteredEngine:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
-        return self._each([(triple.row_key, triple) for triple in triples], lambda engine, wanted: engine.get(wanted), all_found)
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        return self._each([(triple.row_key, triple) for triple in triples], lambda engine, wanted: engine.get(wanted), _as_stale, read_from)
 
-    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
-        return self._each(
-            [(row_key, (row_key, column)) for row_key, column in keys],
-            lambda engine, wanted: engine.latest(wanted),
-            all_found,
-            lambda found: found and found._replace(stale=True),
-        )
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        keyed = [(row_key, (row_key, column)) for row_key, column in keys]
+        return self._each(keyed, lambda engine, wanted: engine.latest(wanted), _as_stale, read_from)
 
-    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
-        return self._each(
-            [(row_key, row_key) for row_key in row_keys],
-            lambda engine, wanted: engine.row(wanted),
-            all_found,
-            lambda found: [each._replace(stale=True) for each in found],
-        )
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+        keyed = [(row_key, row_key) for row_key in row_keys]
+        return self._each(keyed, lambda engine, wanted: engine.row(wanted), lambda row: [each._replace(stale=True) for each in row], read_from)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
@@ -203,19 +195,23 @@ class ClusteredEngine:
         self,
         keyed: Sequence[tuple[bytes, K]],
         read: Callable[[NodeEngine, list[K]], list[T]],
-        enough: Callable[[list[T]], bool],
-        as_stale: Callable[[T], T] = lambda found: found,
+        as_stale: Callable[[T], T],
+        read_from: Replica,
     ) -> list[T]:
         results: dict[int, T] = {}
         for cluster, members in self._grouped(keyed).items():
             wanted = [item for _, item in members]
-            values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), Replica.MASTER, enough)  # type: ignore[misc]
-            if stale and not enough(values):
+            values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), read_from, all_found)  # type: ignore[misc]
+            if stale and not all_found(values):
                 # What a minion does not have may still have been acknowledged: "not there" is only the master's to say.
                 raise StorageUnavailable(f"cluster {cluster.name}: its master is away, and what was asked for is not on its minions")
             for (index, _), value in zip(members, values, strict=True):
                 results[index] = as_stale(value) if stale else value
         return [results[index] for index in range(len(keyed))]
+
+
+def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
+    return found and found._replace(stale=True)
 
 
 def all_found(values: Sequence[object]) -> bool:

@@ -14,7 +14,8 @@ Reading
     E7  ``scan`` returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
     E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one consistent look.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is none).
-    E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key.
+    E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
+        a minion, asked for or because the master is away, is told as ``stale``. "Not there" is only the master's to say.
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
@@ -28,9 +29,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
+
+
+class Replica(StrEnum):
+    """Where a read goes first. On storage without minions both are the same."""
+
+    MASTER = "master"
+    MINION = "minion"
 
 
 class Head(NamedTuple):
@@ -45,7 +54,7 @@ class Head(NamedTuple):
 
 
 class LocatedCell(NamedTuple):
-    """A cell found by key, and the shard whose log it is in. ``stale``: it came from a minion while the master was away; a later one may be missing."""
+    """A cell found by key, and the shard whose log it is in. ``stale``: it is not the master's word but a minion's; a later one may be missing."""
 
     shard: int
     cell: StoredCell
@@ -107,13 +116,13 @@ class Engine(Protocol):
         """Outcome per cell, in order: stored, exists or conflict. E1–E6."""
         ...
 
-    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]: ...
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]: ...
 
-    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         """For each (row key, column name) the cell with the highest ref key."""
         ...
 
-    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         """For each row key the latest cell of every column, by column name."""
         ...
 

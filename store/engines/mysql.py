@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
-from store.engines.contract import Head, LocatedCell, StateTable, WriteTerms
+from store.engines.contract import Head, LocatedCell, Replica, StateTable, WriteTerms
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query
@@ -108,7 +108,7 @@ class MySqlEngine:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         found: dict[Triple, LocatedCell] = {}
         with self._server.connection() as connection:
             for shard, wanted in self._by_shard([(triple.row_key, triple) for triple in triples]).items():
@@ -117,7 +117,7 @@ class MySqlEngine:
                     found[Triple(cell.row_key, cell.column_name, cell.ref_key)] = LocatedCell(shard, cell)
         return [found.get(triple) for triple in triples]
 
-    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         with self._server.connection() as connection:
             results: list[LocatedCell | None] = []
             for row_key, column_name in keys:
@@ -127,7 +127,7 @@ class MySqlEngine:
                 results.append(LocatedCell(shard, cells[0]) if cells else None)
         return results
 
-    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         with self._server.connection() as connection:
             rows: list[list[LocatedCell]] = []
             for row_key in row_keys:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.engines.contract import Head, LocatedCell, StateTable
+from store.engines.contract import Head, LocatedCell, Replica, StateTable
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.engines.sqlite_files import SqliteFile, connect
 from store.engines.sqlite_state import SqliteState
@@ -95,16 +95,16 @@ class SqliteEngine:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def get(self, triples: Sequence[Triple]) -> list[LocatedCell | None]:
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         with self._file.snapshot() as connection:
             return [_first(_find(connection, triple)) for triple in triples]
 
-    def latest(self, keys: Sequence[tuple[bytes, str]]) -> list[LocatedCell | None]:
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
         with self._file.snapshot() as connection:
             return [_first(connection.execute(sql, key)) for key in keys]
 
-    def row(self, row_keys: Sequence[bytes]) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
         sql = f"SELECT position, {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
         with self._file.snapshot() as connection:

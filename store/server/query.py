@@ -15,7 +15,7 @@ from store.cells import check_ref_key
 from store.errors import InvalidLocation, InvalidRequest
 
 PARAMETERS_MAX: Final = 16
-"""Parameters of one query string; no route has more than three."""
+"""Parameters of one query string; no route has more than four."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _INTEGERS: Final = frozenset({"ref_key", "limit"})

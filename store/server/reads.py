@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from litestar import Request, get, post
 from litestar.datastructures import State
@@ -44,6 +44,10 @@ from store.server.responses import encoded, media_type_of, wants_msgpack
 RowKey = Annotated[str, Parameter(description="A UUID as text.")]
 Column = Annotated[str, Parameter(description=f"A column name, 1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8.")]
 Ref = Annotated[int, Parameter(description="A signed 64-bit integer.")]
+ReadFromParameter = Annotated[
+    Literal["master", "minion"],
+    Parameter(description="Where the read goes first; what came from a minion is `stale`: a later cell may not have arrived there."),
+]
 From = Annotated[str, Parameter(description="The next added_id to read, or an RFC 3339 timestamp with a time zone.")]
 Limit = Annotated[int, Parameter(description=f"At most so many cells, 1 to {SCAN_CELLS_MAX}.")]
 Name = Annotated[str, Parameter(description="The datastore's name.")]
@@ -76,24 +80,26 @@ def known_datastore(state: ReadState, name: str) -> Datastore:
     return state.datastore
 
 
-@get("/v1/{datastore:str}/cell", tags=["cells"], summary="One cell by its key", opt={"query": ("row_key", "column_name", "ref_key")})
-async def get_cell(state: ReadState, datastore: Name, row_key: RowKey, column_name: Column, ref_key: Ref) -> CellMessage:
+@get("/v1/{datastore:str}/cell", tags=["cells"], summary="One cell by its key", opt={"query": ("row_key", "column_name", "ref_key", "read_from")})
+async def get_cell(
+    state: ReadState, datastore: Name, row_key: RowKey, column_name: Column, ref_key: Ref, read_from: ReadFromParameter = "master"
+) -> CellMessage:
     """404 ``not_found`` when there is no such cell."""
     call = known_datastore(state, datastore).get_cell
-    return _found(await state.reads.run(call, row_key, column_name, ref_key))
+    return _found(await state.reads.run(call, row_key, column_name, ref_key, read_from=read_from))
 
 
-@get("/v1/{datastore:str}/latest", tags=["cells"], summary="The cell with the highest ref key", opt={"query": ("row_key", "column_name")})
-async def get_latest(state: ReadState, datastore: Name, row_key: RowKey, column_name: Column) -> CellMessage:
+@get("/v1/{datastore:str}/latest", tags=["cells"], summary="The cell with the highest ref key", opt={"query": ("row_key", "column_name", "read_from")})
+async def get_latest(state: ReadState, datastore: Name, row_key: RowKey, column_name: Column, read_from: ReadFromParameter = "master") -> CellMessage:
     """404 ``not_found`` when the row has no cell in this column."""
     call = known_datastore(state, datastore).get_cell_latest
-    return _found(await state.reads.run(call, row_key, column_name))
+    return _found(await state.reads.run(call, row_key, column_name, read_from=read_from))
 
 
-@get("/v1/{datastore:str}/row", tags=["cells"], summary="The latest cell of every column of a row", opt={"query": ("row_key",)})
-async def get_row(state: ReadState, datastore: Name, row_key: RowKey) -> RowMessage:
+@get("/v1/{datastore:str}/row", tags=["cells"], summary="The latest cell of every column of a row", opt={"query": ("row_key", "read_from")})
+async def get_row(state: ReadState, datastore: Name, row_key: RowKey, read_from: ReadFromParameter = "master") -> RowMessage:
     """``cells`` is empty when there is no such row."""
-    return _row(await state.reads.run(known_datastore(state, datastore).get_row, row_key))
+    return _row(await state.reads.run(known_datastore(state, datastore).get_row, row_key, read_from=read_from))
 
 
 @post("/v1/{datastore:str}/cells/get", tags=["batches"], summary="Many cells by their keys", status_code=200, opt={"body": GetCellsMessage})
@@ -102,7 +108,7 @@ async def get_cells(state: ReadState, datastore: Name, request: Request[Any, Any
     store = known_datastore(state, datastore)
     wanted = await _message(request, GetCellsMessage)
     keys = [(key.row_key, key.column_name, key.ref_key) for key in wanted.keys]
-    return _cells(await state.reads.run(store.get_cells, keys))
+    return _cells(await state.reads.run(store.get_cells, keys, read_from=wanted.read_from))
 
 
 @post("/v1/{datastore:str}/cells/latest", tags=["batches"], summary="Many latest cells", status_code=200, opt={"body": GetLatestMessage})
@@ -110,7 +116,8 @@ async def get_cells_latest(state: ReadState, datastore: Name, request: Request[A
     """One entry per key, in order; null where the row has no cell in this column."""
     store = known_datastore(state, datastore)
     wanted = await _message(request, GetLatestMessage)
-    return _cells(await state.reads.run(store.get_cells_latest, [(key.row_key, key.column_name) for key in wanted.keys]))
+    keys = [(key.row_key, key.column_name) for key in wanted.keys]
+    return _cells(await state.reads.run(store.get_cells_latest, keys, read_from=wanted.read_from))
 
 
 @post("/v1/{datastore:str}/rows", tags=["batches"], summary="Many rows", status_code=200, opt={"body": GetRowsMessage})
@@ -118,7 +125,7 @@ async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any,
     """One row per row key, in order."""
     store = known_datastore(state, datastore)
     wanted = await _message(request, GetRowsMessage)
-    return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys))])
+    return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys), read_from=wanted.read_from)])
 
 
 @get("/v1/{datastore:str}/shards", tags=["logs"], summary="The head of every shard", opt={"query": ()})

@@ -10,10 +10,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from store.api import CellStore
+from store.api import CellStore, ReadFrom
 from store.cells import Outcome
 from store.client import Client
 from store.datastore import Datastore
+from store.engines.contract import Replica
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import (
@@ -358,3 +359,36 @@ def test_both_refuse_in_the_same_words(datastore: Datastore, client: Client, cal
             call(store)
         messages.append((type(caught.value), str(caught.value)))
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("read_from", ["master", "minion", Replica.MINION])
+def test_without_minions_a_read_from_either_is_of_the_same_store(store: CellStore, row: UUID, read_from: ReadFrom) -> None:
+    for ref_key in (1, 2):
+        store.put_cell(row, "BASE", ref_key, {"at": ref_key})
+    first, latest = store.get_cell(row, "BASE", 1), store.get_cell_latest(row, "BASE")
+    assert first is not None
+    assert latest is not None
+    assert store.get_cell(row, "BASE", 1, read_from=read_from) == first
+    assert store.get_cell_latest(row, "BASE", read_from=read_from) == latest
+    assert store.get_row(row, read_from=read_from) == {"BASE": latest}
+    assert store.get_cells([(row, "BASE", 1), (row, "BASE", 3)], read_from=read_from) == [first, None]
+    assert store.get_cells_latest([(row, "BASE"), (row, "STATUS")], read_from=read_from) == [latest, None]
+    assert store.get_rows([row, uuid4()], read_from=read_from) == [{"BASE": latest}, {}]
+    assert store.get_cell_latest(row, "STATUS", read_from=read_from) is None
+    assert not first.stale
+    assert not latest.stale
+
+
+@pytest.mark.parametrize("read_from", ["MINION", "", "replica", None, 1])
+def test_a_read_from_anywhere_else_is_refused_with_what_there_is(store: CellStore, row: UUID, read_from: Any) -> None:
+    reads = (
+        lambda: store.get_cell(row, "BASE", 1, read_from=read_from),
+        lambda: store.get_cell_latest(row, "BASE", read_from=read_from),
+        lambda: store.get_row(row, read_from=read_from),
+        lambda: store.get_cells([(row, "BASE", 1)], read_from=read_from),
+        lambda: store.get_cells_latest([(row, "BASE")], read_from=read_from),
+        lambda: store.get_rows([row], read_from=read_from),
+    )
+    for read in reads:
+        with pytest.raises(InvalidRequest, match="'master' or 'minion'"):
+            read()

@@ -21,28 +21,21 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from uuid import UUID
 
+from bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
+from bridge.triggers.start import EARLIEST, Start, check_start
 from store.api import CellStore
-from store.cells import Cell, check_column_name
+from store.cells import StoredCell, check_column_name
+from store.datastore import cell_from_stored
 from store.errors import InvalidRequest
 
-_DOUBLINGS_MAX: Final = 40
-"""Beyond it every wait is the longest one: a store may be away for a million tries."""
+__all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
+
+BATCH_CELLS_MAX: Final = 10_000
+"""Cells of one batch: what a worker holds of one shard at a time, and what runs again after a crash in it."""
 
 _MARK: Final = "__cellfeed_trigger__"
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How often a failing cell is tried before it is parked, and how long between the tries: doubling from ``first_wait_s`` to ``longest_wait_s``."""
-
-    attempts: int = 5
-    first_wait_s: float = 0.1
-    longest_wait_s: float = 5.0
-
-    def wait_s(self, attempt: int) -> float:
-        """Seconds before the next try, after ``attempt`` tries."""
-        return min(self.first_wait_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), self.longest_wait_s)
 
 
 @dataclass(frozen=True)
@@ -52,38 +45,102 @@ class Trigger:
     function: Callable[..., Any]
     column: str
     group: str
-    retry: RetryPolicy = RetryPolicy()
+    retry: Retry = DEFAULT_RETRY
     parked_max: int = 100
-    """Parked cells at which the trigger stops and says so."""
+    """Parked cells at which the trigger stops and says so. Cells that only wait behind a parked one of their row key do not count."""
 
     parked_retry_s: float = 60.0
     """How often parked cells are tried again."""
 
-    def call(self, cell: Cell, store: CellStore) -> None:
-        """Runs the function with what its signature asks for: the row key, and by keyword ``cell`` and ``store``."""
-        extras = {"cell": cell, "store": store}
-        self.function(cell.row_key, **{name: extras[name] for name in self._wanted})
+    start: Start = EARLIEST
+    """Where a new group begins, see ``start.py``."""
+
+    batch: int | None = None
+    """At most so many cells in one call; None: one cell per call, and the function gets its row key."""
+
+    batch_wait_s: float = 0.0
+    """How long a batch that is not full waits for more cells."""
+
+    timeout_s: float | None = None
+    """How long a call may take before its process ends itself, see ``deadlines.py``."""
+
+    order_by_row_key: bool = False
+    """Whether later cells of a row key wait behind its parked ones."""
+
+    def policy_for(self, kind: type[BaseException]) -> RetryPolicy:
+        """The retry policy for an error of that kind."""
+        return policy_for(self.retry, kind)
+
+    def caller(self, store: CellStore, shard: int) -> Callable[[Sequence[StoredCell]], object]:
+        """What runs the function for cells of a shard (one, where it takes no batches) with what its signature asks for.
+
+        A body is decoded only for a function that takes the cell.
+        """
+        function = self.function
+        extras = {"store": store} if "store" in self._wanted else {}
+        if self.batch is not None:
+            return lambda cells: function([cell_from_stored(shard, cell) for cell in cells], **extras)
+        if "cell" in self._wanted:
+            return lambda cells: function(UUID(bytes=cells[0].row_key), cell=cell_from_stored(shard, cells[0]), **extras)
+        if extras:
+            return lambda cells: function(UUID(bytes=cells[0].row_key), **extras)
+        return lambda cells: function(UUID(bytes=cells[0].row_key))
 
     @cached_property
     def _wanted(self) -> list[str]:
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return [parameter.name for parameter in parameters if parameter.name in ("cell", "store")]
+        return _wanted(self.function)
 
 
 def trigger(
-    column: str, *, group: str | None = None, retry: RetryPolicy = RetryPolicy(), parked_max: int = 100, parked_retry_s: float = 60.0
+    column: str,
+    *,
+    group: str | None = None,
+    start: Start = EARLIEST,
+    batch: int | None = None,
+    batch_wait_s: float = 0.0,
+    retry: Retry = DEFAULT_RETRY,
+    timeout_s: float | None = None,
+    order_by_row_key: bool = False,
+    parked_max: int = 100,
+    parked_retry_s: float = 60.0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a function to be called with the row key (UUID) of every new cell of ``column``: at least once, in log order within a shard.
 
     The function may also take ``cell`` (the cell itself) and ``store`` (the datastore) by keyword. It must be safe to run again for the same cell:
-    after a crash it is. ``group`` defaults to ``triggers.<function name>``. A cell that still fails after ``retry`` is parked and the shard goes on;
-    ``parked_max`` parked cells stop the trigger.
+    after a crash it is. ``group`` defaults to ``triggers.<function name>``. A cell that still fails after ``retry`` (a policy, or one for each error
+    type) is parked and the shard goes on; ``parked_max`` parked cells stop the trigger.
+
+    ``start`` says where a new group begins. With ``batch`` the function gets a list of 1 to ``batch`` cells of one shard in log order; one that is not full
+    waits ``batch_wait_s`` seconds for more. ``timeout_s``: seconds after which the process ends itself and the call counts as failed.
+    ``order_by_row_key``: while a cell is parked, later ones of its row key wait parked behind it. Raises InvalidRequest for what cannot be meant.
     """
     check_column_name(column)
+    if batch is not None and (type(batch) is not int or not 1 <= batch <= BATCH_CELLS_MAX):
+        raise InvalidRequest(f"batch={batch!r}: 1 to {BATCH_CELLS_MAX} cells")
+    if batch_wait_s < 0 or (batch_wait_s and batch is None):
+        raise InvalidRequest(f"batch_wait_s={batch_wait_s!r}: seconds from 0 on, for triggers that take batches")
+    if timeout_s is not None and not timeout_s > 0:
+        raise InvalidRequest(f"timeout_s={timeout_s!r}: more than 0 seconds, or None")
+    checked_retry, checked_start = check_retry(retry), check_start(start)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
-        setattr(function, _MARK, Trigger(function, column, group or f"triggers.{name}", retry, parked_max, parked_retry_s))
+        if batch is not None and "cell" in _wanted(function):
+            raise InvalidRequest(f"{name} takes batches: it gets a list of cells as its first argument, and no keyword 'cell'")
+        made = Trigger(
+            function,
+            column,
+            group or f"triggers.{name}",
+            checked_retry,
+            parked_max,
+            parked_retry_s,
+            checked_start,
+            batch,
+            batch_wait_s,
+            timeout_s,
+            order_by_row_key,
+        )
+        setattr(function, _MARK, made)
         return function
 
     return mark
@@ -112,6 +169,11 @@ def load_program(source: str, settings: Mapping[str, Any] | None = None) -> list
     if len(set(groups)) != len(groups):
         raise InvalidRequest(f"{source}: two triggers have the group {max(groups, key=groups.count)!r}; give each its own")
     return triggers
+
+
+def _wanted(function: Callable[..., Any]) -> list[str]:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return [parameter.name for parameter in parameters if parameter.name in ("cell", "store")]
 
 
 def _module(place: str, source: str) -> ModuleType:

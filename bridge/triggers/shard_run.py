@@ -5,64 +5,60 @@ short while, and always before the shard is given back. Crash points:
 
     before or inside the run    the offset is before the cell: it runs again
     after the run, before the save    the same: at least once
-    in the save                 one commit: the old offset or the new one
-    in parking                  one commit holds the parked cell and the offset past it: both or neither (I14)
-    paused and overtaken        the next cell is not run: the coordinator is asked first once the lease may have run out, and says no (StaleWriter);
-                                a save that was on its way is refused the same, so the new owner's offset stands
-    coordination away           what would be saved or parked is kept in the datastore, in one commit again, and saved when coordination is back; see
-                                ``foothold.py``
+    in the save, in parking     see ``place.py``: one commit each, and a parked cell comes with the offset past it (I14)
+    a process that died         its cells that may have been under way are run with each try on record, see ``tries.py``
+
+**Batches.** A batch that still fails after its tries is halved, and each half tried once, down to single cells, which get all their tries: so the ones that
+fail are found and parked, and the others run. The offset follows half by half, so a crash in between runs what was not saved again, whole.
+
+**Order by row key.** A cell whose row key has a parked cell is parked as well, unrun (``parked.py``, ``parked_retry.py``). Which row keys those are follows
+from the queue of parked cells, read when the shard is begun and whenever there were any: only this run adds to it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import traceback
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from bridge.coordination.contract import Claim, Coordinator
+from bridge.triggers.attempts import Attempts, Failed, Stopped
+from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import Foothold
 from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked_retry import ParkedRetry
+from bridge.triggers.parts import CHUNK_CELLS, Parts
+from bridge.triggers.place import Place, Progress
 from bridge.triggers.program import Trigger
 from bridge.triggers.standing import Standing
-from store.api import CellStore
-from store.cells import Cell
-from store.errors import CellfeedError, StaleWriter, Unavailable
+from bridge.triggers.tries import GroupTries, ShardTries
+from store.cells import StoredCell
+from store.datastore import Datastore
 from store.failpoints import declare, failpoint
 
-declare("trigger.before_run", "trigger.after_run", "trigger.before_save", "trigger.after_save", "trigger.before_park", "trigger.after_park")
+__all__ = ["CHUNK_CELLS", "Progress", "ShardRun"]
 
-CHUNK_CELLS: Final = 200
-"""Cells read, and at most run, between two looks at whether the shard is still ours."""
+declare("trigger.before_park", "trigger.after_park")
 
-_SAVE_EVERY_S: Final = 0.2
-"""Longest time between two saves while cells are run: what is run again after a crash."""
+_HELD_PER_PARKED_MAX: Final = 100
+"""A trigger that keeps order stops when so many times ``parked_max`` cells are parked or held: a row key that goes on must not fill the state table."""
 
-_SAVE_AGAIN_S: Final = 0.5
-"""How soon an idle shard tries again to save what could not be saved."""
-
-
-@dataclass
-class Progress:
-    """What a shard's run tells of itself."""
-
-    location: int = 0
-    run: int = 0
-    parked: int = 0
-    last_progress_s: float = 0.0
-    because: str = "not started"
+_COUNT_HELD_EVERY: Final = 50
+"""Held cells between two countings, each of which reads all parked cells of the group."""
 
 
 class ShardRun:
-    """See the module. Used by one thread at a time. ``saved`` is the shard's offset as read under the claim; ``foothold`` is for coordination elsewhere."""
+    """See the module. Used by one thread at a time. ``saved`` is the shard's offset as read under the claim; ``foothold`` is for coordination elsewhere.
+
+    ``tries``: what earlier owners left on record. ``careful_before``: cells below it may have been under way in a process that died; 0 when the shard was
+    given back.
+    """
 
     def __init__(
         self,
         trigger: Trigger,
-        store: CellStore,
+        store: Datastore,
         coordinator: Coordinator,
         parked: ParkedCells,
         claim: Claim,
@@ -70,187 +66,175 @@ class ShardRun:
         epoch: int,
         saved: int = 0,
         foothold: Foothold | None = None,
+        *,
+        tries: ShardTries | None = None,
+        careful_before: int = 0,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._trigger = trigger
         self._store = store
-        self._coordinator = coordinator
         self._parked = parked
         self.claim = claim
         self.epoch = epoch
         """Of the session in which the shard was claimed."""
-        self._standing = standing
         self.too_many_parked = False
         self.stop = threading.Event()
         """Set to have the run end after the cell that is under way."""
         self.progress = Progress()
-        self._foothold = foothold
-        self._saved = saved
-        self._save_again_at_s = 0.0
-        self.progress.location = foothold.start if foothold else saved
-
-    @property
-    def _key(self) -> tuple[str, int]:
-        return self.claim.topic, self.claim.partition
+        shard = claim.partition
+        self._place = Place(trigger.group, coordinator, claim, standing, epoch, saved, foothold, self.progress)
+        self._tries = tries or GroupTries(store.state, trigger.group, claim.topic).of_shards([shard])[shard]
+        self._attempts = Attempts(trigger, store, shard, self._tries, self._place, self.progress, self.stop, deadlines or Deadlines())
+        self._retry = ParkedRetry(trigger, store, parked, (claim.topic, shard), self._tries, self._attempts, self.stop)
+        self._parts = Parts(trigger, lambda location, limit: store.engine.scan(shard, location, limit), self._is_alone)
+        self._careful_before = careful_before
+        self._careful_left = CHUNK_CELLS + (trigger.batch or 0)
+        """Cells that can have been run since the last save: no more of them were under way."""
+        self._settled = False
+        self._rows_parked: set[bytes] | None = None
+        self._held_since_counted = 0
 
     def has_work(self, watermark: int) -> bool:
         """Whether there are cells to run, or an offset that could not be saved and is due to be tried again."""
-        return self.progress.location < watermark or (self.progress.location != self._saved and time.monotonic() >= self._save_again_at_s)
+        return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due()
 
     def run_chunk(self) -> bool:
         """Works through the next cells; True when there may be more. Raises StaleWriter when the claim is void."""
-        piece = self._store.get_cells_for_shard(self.claim.partition, self.progress.location, CHUNK_CELLS)
-        saved_at_s = time.monotonic()
-        for cell in piece.cells:
-            if self.stop.is_set():
+        self._place.save_what_failed()
+        self._settle()
+        self._look_at_rows()
+        before = self.progress.location
+        for cells, behind in self._parts.next_chunk(before):
+            if self.stop.is_set() or (cells and not self._work_off(cells)):
                 break
-            if cell.column_name == self._trigger.column:
-                self._make_sure()
-                error, attempts = self._try(cell)
-                if error is None:
-                    self.progress.run += 1
-                elif attempts < self._trigger.retry.attempts:
-                    break  # asked to stop while it was failing: the cell is not done, and runs again
-                else:
-                    self._park(cell, error, attempts)
-            self.progress.location = cell.added_id + 1
-            if self.too_many_parked:
-                break
-            self.progress.last_progress_s = time.time()
-            self.progress.because = f"came to {cell.added_id}"
-            if time.monotonic() - saved_at_s > _SAVE_EVERY_S:
-                self.save()
-                saved_at_s = time.monotonic()
-        self.save()
-        return bool(piece.cells) and piece.next_location < piece.head.watermark
-
-    def _make_sure(self) -> None:
-        """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""
-        if self._standing.is_sure(self.epoch):
-            return
-        location = self.progress.location
-        # Saving asks as well, and leaves whoever may be about to take over nothing to run again.
-        moved = {self._key: CommittedOffset(location)} if location != self._saved else {}
-        try:
-            self._coordinator.commit_offsets(self._trigger.group, moved, claims=[self.claim])
-        except StaleWriter:
-            self._keep_unless_overtaken()
-            raise
-        except Unavailable:
-            if self._foothold is None:
-                raise
-            self._foothold.check()
-        else:
-            self._note_saved(location)
+            self.progress.location = behind
+            self._place.save_if_due()
+        self._tries.end()
+        self._place.save()
+        return self.progress.location > before
 
     def save(self) -> None:
-        """Saves the offset if it moved, or keeps it where coordination is away. Raises StaleWriter when the claim is void."""
-        if self.progress.location == self._saved:
-            return
-        failpoint("trigger.before_save")
-        self._save(self.progress.location, {})
-        failpoint("trigger.after_save")
+        """Saves how far it has come. Raises StaleWriter when the claim is void."""
+        self._place.save()
 
     def keep(self) -> None:
         """Has the datastore know how far this run has come, whatever the coordination holds, unless another worker has begun on the shard."""
-        if self._foothold is not None:
-            with suppress(StaleWriter):
-                self._foothold.keep(self.progress.location)
-
-    def _save(self, location: int, entries: Mapping[str, bytes | None]) -> None:
-        try:
-            self._coordinator.commit_offsets(self._trigger.group, {self._key: CommittedOffset(location)}, claims=[self.claim], entries=entries)
-        except StaleWriter:
-            if not entries:
-                self._keep_unless_overtaken()
-            raise
-        except Unavailable as error:
-            if self._foothold is None:
-                raise
-            self._foothold.keep(location, entries, failed=error)
-            self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
-            self.progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
-            return
-        self._note_saved(location)
-
-    def _note_saved(self, location: int) -> None:
-        if location != self._saved:
-            self._saved = location
-            if self._foothold is not None:
-                self._foothold.saved(location)
-
-    def _keep_unless_overtaken(self) -> None:
-        """A claim may be void before its new owner has begun, who then need not run these cells again."""
-        with suppress(CellfeedError):
-            self.keep()
+        self._place.keep()
 
     def retry_parked(self, only_asked: bool) -> int:
         """Tries parked cells of this shard again, once each; how many ran."""
-        ran = 0
-        for parked, version in self._parked.of_partition(self._trigger.group, *self._key).items():
-            if self.stop.is_set() or (only_asked and not parked.retry_asked):
+        self._settle()
+        self._place.make_sure()
+        return self._retry.run(only_asked)
+
+    def _settle(self) -> None:
+        if not self._settled:
+            self._retry.settle(self.progress.location)
+            self._settled = True
+
+    # --- running ---------------------------------------------------------------------------------------------------------------
+
+    def _work_off(self, cells: list[StoredCell]) -> bool:
+        """Runs, parks or holds cells, in order. False when they are not all dealt with: it is time to stop."""
+        parts = [(cells, True)]
+        while parts:
+            part, whole = parts.pop()
+            if self._rows_parked:
+                held = next((index for index, cell in enumerate(part) if cell.row_key in self._rows_parked), len(part))
+                if held < len(part) and held:
+                    parts.append((part[held:], whole))
+                    part = part[:held]
+                elif not held:
+                    self._hold(part[0])
+                    self._move_past(part[0])
+                    parts.extend([(part[1:], whole)] if part[1:] else [])
+                    if self.too_many_parked:
+                        return False
+                    continue
+            self._place.make_sure()
+            result = self._attempts.run(part, on_record=len(part) == 1 and self._counts_tries(part[0]), tries_max=None if whole or len(part) == 1 else 1)
+            if isinstance(result, Stopped):
+                return False
+            if isinstance(result, Failed) and len(part) > 1:
+                half = len(part) // 2
+                parts += [(part[half:], False), (part[:half], False)]
                 continue
-            piece = self._store.get_cells_for_shard(parked.partition, parked.added_id, 1)
-            error = self._run_once(piece.cells[0])
-            if error is None:
-                ran += self._parked.resolved(parked, version)
+            if isinstance(result, Failed):
+                self._park(part[0], result)
             else:
-                self._parked.failed_again(parked, version, error)
-        return ran
+                self.progress.run += len(part)
+            self._move_past(part[-1])
+            if self.too_many_parked or (parts and self.stop.is_set()):
+                return False
+        return True
 
-    def _try(self, cell: Cell) -> tuple[str | None, int]:
-        """Runs a cell until it succeeds, its tries are used up, or it is time to stop. The last error, and the tries.
+    def _move_past(self, cell: StoredCell) -> None:
+        self.progress.location = cell.added_id + 1
+        self.progress.last_progress_s = time.time()
+        self.progress.because = f"came to {cell.added_id}"
+        self._place.save_if_due()
 
-        A store that is away is no fault of the cell: it takes none of its tries, and the shard waits.
-        """
-        attempts = waits = 0
-        while True:
-            try:
-                error = self._run_once(cell)
-            except Unavailable as away:
-                waits += 1
-                self.progress.because = f"cell {cell.added_id} waits for the store: {away}"
-                if self.stop.wait(self._trigger.retry.wait_s(waits)):
-                    return str(away), 0
-                self._make_sure()
-                continue
-            attempts += 1
-            if error is None or attempts >= self._trigger.retry.attempts:
-                return error, attempts
-            self.progress.because = f"cell {cell.added_id} failed {attempts} times"
-            if self.stop.wait(self._trigger.retry.wait_s(attempts)):
-                return error, attempts
+    def _is_careful(self, added_id: int) -> bool:
+        return added_id < self._careful_before and self._careful_left > 0
 
-    def _run_once(self, cell: Cell) -> str | None:
-        failpoint("trigger.before_run")
-        try:
-            self._trigger.call(cell, self._store)
-        except Unavailable:
-            raise
-        except Exception:
-            return traceback.format_exc(limit=-8)
-        failpoint("trigger.after_run")
-        return None
+    def _is_alone(self, added_id: int) -> bool:
+        return self._is_careful(added_id) or self._tries.of(added_id) is not None
 
-    def _park(self, cell: Cell, error: str, attempts: int) -> None:
+    def _counts_tries(self, cell: StoredCell) -> bool:
+        """Whether a try of a cell is counted beforehand."""
+        if not self._is_careful(cell.added_id):
+            return self._tries.of(cell.added_id) is not None
+        self._careful_left -= 1
+        return True
+
+    # --- parking ---------------------------------------------------------------------------------------------------------------
+
+    def _look_at_rows(self) -> None:
+        if self._trigger.order_by_row_key and self._rows_parked != set():
+            self._rows_parked = {UUID(cell.row_key).bytes for cell in self._retry.parked()}
+
+    def _park(self, cell: StoredCell, failed: Failed) -> None:
+        self._park_with(cell, failed, held=False)
+        if self._rows_parked is not None:
+            self._rows_parked.add(cell.row_key)
+        count = self._parked.count_failed(self._trigger.group)
+        if count >= self._trigger.parked_max:
+            self._stop_trigger(f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last error: {failed.error[-300:]}")
+
+    def _hold(self, cell: StoredCell) -> None:
+        self._place.make_sure()
+        self._park_with(cell, Failed("held: an earlier cell of its row key is parked", 0), held=True)
+        self._held_since_counted += 1
+        if self._held_since_counted >= _COUNT_HELD_EVERY:
+            self._held_since_counted = 0
+            limit = _HELD_PER_PARKED_MAX * self._trigger.parked_max
+            if (count := self._parked.count(self._trigger.group)) >= limit:
+                self._stop_trigger(f"{count} cells are parked or held behind parked ones, the limit is {limit}")
+
+    def _park_with(self, cell: StoredCell, failed: Failed, *, held: bool) -> None:
         now_us = time.time_ns() // 1000
         parked = ParkedCell(
             group=self._trigger.group,
             topic=self.claim.topic,
             partition=self.claim.partition,
             added_id=cell.added_id,
-            row_key=str(cell.row_key),
+            row_key=str(UUID(bytes=cell.row_key)),
             column_name=cell.column_name,
             ref_key=cell.ref_key,
-            error=error,
-            attempts=attempts,
+            error=failed.error,
+            attempts=failed.attempts,
             parked_at_us=now_us,
             last_tried_at_us=now_us,
+            ended=failed.ended,
+            in_order=self._trigger.order_by_row_key,
+            held=held,
         )
         failpoint("trigger.before_park")
-        self._save(cell.added_id + 1, self._parked.entry(parked))
+        self._place.save_with(cell.added_id + 1, {**self._parked.entry(parked), **self._tries.parked(cell.added_id)})
+        self._tries.struck_off(cell.added_id)
         failpoint("trigger.after_park")
         self.progress.parked += 1
-        count = self._parked.count(self._trigger.group)
-        self.too_many_parked = count >= self._trigger.parked_max
-        if self.too_many_parked:
-            self._parked.stop(self._trigger.group, f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last error: {error[-300:]}")
+
+    def _stop_trigger(self, reason: str) -> None:
+        self.too_many_parked = True
+        self._parked.stop(self._trigger.group, reason)

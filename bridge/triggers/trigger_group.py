@@ -22,11 +22,13 @@ from typing import Final
 
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.foothold import Footholds, changed_lineage, choices, lost_offsets, uses_footholds
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.deadlines import Deadlines
+from bridge.triggers.foothold import changed_lineage, choices, lost_offsets, uses_footholds
+from bridge.triggers.parked import ParkedCells, due
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import Progress, ShardRun
 from bridge.triggers.standing import Standing
+from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
@@ -46,7 +48,7 @@ _CHUNKS_IN_A_TURN: Final = 10
 class TriggerGroup:
     """One trigger's share in this worker. Used by the worker's main thread; the runs it hands out are each used by one pool thread at a time."""
 
-    def __init__(self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, name: str, lease_s: float) -> None:
+    def __init__(self, trigger: Trigger, datastore: Datastore, coordinator: Coordinator, name: str, lease_s: float, deadlines: Deadlines | None = None) -> None:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
@@ -60,7 +62,7 @@ class TriggerGroup:
         self._retry_due: dict[int, bool] = {}
         """Shards whose parked cells are to be tried again: all of them, or (False) only those asked for by hand."""
         self._stopped_because: str | None = None
-        self._footholds = Footholds(datastore.state, trigger.group, datastore.name) if uses_footholds(coordinator) else None
+        self._taking = Taking(trigger, datastore, coordinator, self._parked, self.standing, deadlines)
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
         self._to_give_back: list[Claim] = []
@@ -154,19 +156,10 @@ class TriggerGroup:
     def _begin(self, shards: Sequence[int]) -> None:
         """Claims shards and begins on those that could be had, at the offsets as they are under the claim."""
         session, topic = self.standing.session, self._datastore.name
-        if self._footholds is not None and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic)) is not None:
+        if uses_footholds(self._coordinator) and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic)) is not None:
             self._stand_still(reason)
             return
-        claims = self._coordinator.claim(session, topic, shards)
-        found = self._coordinator.fetch_offsets(session.group, [(topic, shard) for shard in claims]) if claims else {}
-        saved = {shard: offset.offset for (_, shard), offset in found.items()}
-        footholds = self._footholds.take(claims, saved) if self._footholds is not None else {}
-        for shard, claim in claims.items():
-            foothold = footholds.get(shard)
-            if self._footholds is not None and foothold is None:
-                continue  # overtaken since the claim
-            run = ShardRun(self._trigger, self._datastore, self._coordinator, self._parked, claim, self.standing, session.epoch, saved.get(shard, 0), foothold)
-            self._runs[shard] = run
+        self._runs |= self._taking.take(session, shards)
 
     def _divide(self) -> None:
         session = self.standing.session
@@ -227,6 +220,6 @@ class TriggerGroup:
         all_due = time.monotonic() >= self._retry_at_s
         if all_due:
             self._retry_at_s = time.monotonic() + self._trigger.parked_retry_s
-        for parked in self._parked.all(self._trigger.group):
-            if (parked.retry_asked or all_due) and parked.partition in self._runs:
-                self._retry_due[parked.partition] = all_due or self._retry_due.get(parked.partition, False)
+        for shard, all_of_it in due(self._parked.all(self._trigger.group), all_due).items():
+            if shard in self._runs:
+                self._retry_due[shard] = all_of_it or self._retry_due.get(shard, False)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from bridge.coordination.contract import Coordinator
+from bridge.triggers.deadlines import TIME_OUT_DRAIN_S, Deadlines
 from bridge.triggers.program import Trigger
 from bridge.triggers.standing import LeaseKeeper
 from bridge.triggers.trigger_group import TriggerGroup
@@ -51,18 +52,19 @@ def run_trigger_worker(
     """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among the workers alive; a restarted worker may keep its name.
 
     Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. StaleWriter is raised when another process has taken the
-    name. Anything else is a defect and is raised.
+    name. Anything else is a defect and is raised. A function that ran into its trigger's time-out ends the process, see ``deadlines.py``.
     """
     groups = []
+    deadlines = Deadlines()
     for trigger in triggers:
-        if (group := _joined(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s))) is None:
+        if (group := _joined(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines))) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
     keeper = LeaseKeeper([group.standing for group in groups], lease_s)
     pool = WorkThreads(threads)
     try:
-        while not stop.is_set():
+        while not stop.is_set() and deadlines.overdue_because is None:
             try:
                 found = datastore.heads()
                 heads = {shard: head.watermark for shard, head in found.items()}
@@ -82,8 +84,13 @@ def run_trigger_worker(
             except CellfeedError as error:
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
                 stop.wait(POLL_INTERVAL_S)
-        _drain(groups, drain_s)
+        if deadlines.overdue_because is None:
+            _drain(groups, drain_s)
+        if deadlines.overdue_because is not None:
+            _drain(groups, TIME_OUT_DRAIN_S)
+            deadlines.end_process()
     finally:
+        deadlines.close()
         pool.close()
         keeper.close()
         listener.close()

@@ -212,7 +212,7 @@ def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_ke
     first.wait(10)
     zookeeper.start()
     wait_until(lambda: is_back(coordinator), "ZooKeeper is back")
-    assert saved(coordinator) == {}, "the fault did not happen: something was saved"
+    assert set(saved(coordinator).values()) == {0}, "the fault did not happen: more than the start was saved"
     workers.start("second")
     wait_until(lambda: caught_up(store, coordinator), "the second goes on from there")
     assert set(workers.cells_run().values()) == {1}

@@ -7,6 +7,7 @@ the log in common. A worker whose name another process has taken ends.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,14 +49,16 @@ def run_trigger_worker(
     lease_s: float = LEASE_S,
     threads: int = THREADS,
     drain_s: float = DRAIN_S,
+    exit_process: Callable[[int], None] = os._exit,
 ) -> None:
     """Runs the triggers until ``stop`` is set, then drains: blocks. ``name`` must be unique among the workers alive; a restarted worker may keep its name.
 
     Errors of the store or the coordinator are waited out; a trigger function's errors park its cell. StaleWriter is raised when another process has taken the
-    name. Anything else is a defect and is raised. A function that ran into its trigger's time-out ends the process, see ``deadlines.py``.
+    name. Anything else is a defect and is raised. A function that ran into its trigger's time-out ends the process, see ``deadlines.py``: by
+    ``exit_process``, which does not return.
     """
     groups = []
-    deadlines = Deadlines()
+    deadlines = Deadlines(exit_process=exit_process)
     for trigger in triggers:
         if (group := _joined(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines))) is None:
             return

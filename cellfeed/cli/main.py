@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -49,6 +50,8 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_print_
 
 def main() -> None:
     """Entry point: an error that a user can act on is one line, never a traceback."""
+    # A command says once that ZooKeeper is away; its client would tell the terminal of every attempt. In the logs of processes its lines are as before.
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
         app()
     except CellfeedError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cellfeed.config import Config, MariaDbServerConfig, load_config, process_names
+from cellfeed.config import Config, MariaDbServerConfig, ZooKeeperServerConfig, load_config, process_names
 from cellfeed.servers.configured import SERVER_KINDS, SHIPPED_SETTINGS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION
 from store.engines.mysql_connections import parse_mysql_url
@@ -39,7 +39,11 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
 def test_the_topology_is_the_production_one(local: Config) -> None:
     assert [len(cluster.nodes) for cluster in local.datastore.clusters] == [3, 3]
     kinds = [kind for _, kind in process_names(local)]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"mariadb": 6, "zookeeper": 1, "worker": 2, "gateway": 2, "triggers": 2, "warehouse": 1}
+    counts = {"mariadb": 6, "zookeeper": 1, "worker": 2, "gateway": 2, "triggers": 2, "warehouse": 1, "failover": 1}
+    assert {kind: kinds.count(kind) for kind in kinds} == counts
+    assert {cluster.failover for cluster in local.datastore.clusters} == {"automatic"}
+    [zookeeper] = [server for server in local.servers if isinstance(server, ZooKeeperServerConfig)]
+    assert local.coordination == f"zookeeper://127.0.0.1:{zookeeper.port}/cellfeed"
 
 
 def test_every_process_of_the_local_file_is_a_container_and_the_other_way_round(local: Config, compose: dict[str, Any]) -> None:

@@ -18,6 +18,12 @@ import msgspec
 from store.engines.contract import StateTable
 from store.errors import CellfeedError
 
+NEW_CELLS: Final = b"!"
+"""The poke of a commit."""
+
+CONTROL: Final = b"c"
+"""The poke of somebody who has asked something of the followers in the state table."""
+
 _PREFIX: Final = "wakeups/"
 _LIFETIME_S: Final = 30.0
 """How long an address stays valid without being renewed: bounds the datagrams sent to those who died."""
@@ -42,6 +48,8 @@ class Listener:
         self.sock.setblocking(False)
         self.sock.bind(("127.0.0.1", 0))
         self._renew_at_s = 0.0
+        self.control = False
+        """Whether a :data:`CONTROL` poke has come; for whoever looks to take back."""
         self.renew()
 
     def renew(self) -> None:
@@ -66,13 +74,15 @@ class Listener:
         """Takes every datagram that has come."""
         while True:
             try:
-                self.sock.recv(16)
+                self.control |= self.sock.recv(16) == CONTROL
             except BlockingIOError:
                 return
 
     def close(self) -> None:
-        self._state.commit({self._key: None})
-        self.sock.close()
+        try:
+            self._state.commit({self._key: None})
+        finally:
+            self.sock.close()
 
 
 class Poker:
@@ -97,7 +107,7 @@ class Poker:
                 self._refresh_soon()
             for address in self._addresses:
                 try:
-                    self._socket.sendto(b"!", address)
+                    self._socket.sendto(NEW_CELLS, address)
                 except OSError:
                     continue  # a follower that just ended, or a full socket buffer: the follower's own polling finds the cells
 
@@ -119,12 +129,22 @@ class Poker:
     def _refresh(self) -> None:
         # When the state cannot be read just now, those known before are poked and the rest poll.
         with suppress(CellfeedError):
-            addresses = self._read_addresses()
+            addresses = _read_addresses(self._state)
             with self._lock:
                 if not self._closed:
                     self._addresses = addresses
 
-    def _read_addresses(self) -> list[tuple[str, int]]:
-        now_us = self._state.now_us()
-        entries = [msgspec.json.decode(entry.value, type=_Address) for entry in self._state.list(_PREFIX)]
-        return [(address.host, address.port) for address in entries if address.expires_at_us > now_us]
+
+def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
+    """Pokes every follower whose address is known now. Raises nothing: whoever is not reached finds out by looking."""
+    with suppress(CellfeedError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        for address in _read_addresses(state):
+            with suppress(OSError):
+                sock.sendto(what, address)
+
+
+def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
+    now_us = state.now_us()
+    entries = [msgspec.json.decode(entry.value, type=_Address) for entry in state.list(_PREFIX)]
+    return [(address.host, address.port) for address in entries if address.expires_at_us > now_us]

@@ -1,4 +1,4 @@
-"""What operators ask of a group's workers: to pause, or to stand aside while its offsets are reset. It is in the datastore's state table, wherever coordination is.
+"""What operators ask of a group's workers: to pause, or to stand aside while its offsets are reset. It is in the datastore, wherever coordination is.
 
     triggers/<group>/paused     {by, because, at_us}: until somebody resumes it
     triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group lives, see ``reset.py``

@@ -19,13 +19,13 @@ Keys: ``foothold/<group>/lineage``, ``foothold/<group>/shards/<topic>/<shard>``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from bridge.coordination.contract import Claim, Coordinator, Offsets
+from bridge.coordination.contract import Claim, Coordinator, Offsets, TopicPartition
 from bridge.coordination.in_store import StoreCoordinator
 from store.engines.contract import StateTable
 from store.errors import OutcomeUnknown, StaleWriter, Unavailable
@@ -54,41 +54,41 @@ class Foothold:
 
     def __init__(self, state: StateTable, key: str, hold: _Hold, version: int, start: int) -> None:
         self._state = state
-        self._key = key
-        self._hold = hold
-        self._version = version
+        self.key = key
+        self.hold = hold
+        self.version = version
         self.start = start
         """Where the work goes on."""
 
     def check(self) -> None:
         """Raises StaleWriter when another worker has begun on the shard."""
-        entry = self._state.get(self._key)
-        if entry is None or entry.version != self._version:
+        entry = self._state.get(self.key)
+        if entry is None or entry.version != self.version:
             raise self._overtaken()
 
     def keep(self, location: int, entries: Mapping[str, bytes | None] | None = None, *, failed: Unavailable | None = None) -> None:
         """Keeps how far the work has come, and writes ``entries`` in the same commit. ``failed``: why the same was not saved. Raises StaleWriter."""
-        saved = self._hold.saved
+        saved = self.hold.saved
         if isinstance(failed, OutcomeUnknown) and location not in saved:
             saved = [*saved, location][-_DOUBTFUL_SAVES_MAX:]
-        self._write(_Hold(self._hold.token, saved, location), entries or {})
+        self._write(_Hold(self.hold.token, saved, location), entries or {})
 
     def saved(self, location: int) -> None:
         """Notes that the coordination has the offset."""
-        settled = _Hold(self._hold.token, [location])
-        if self._hold.location is None:
-            self._hold = settled  # nothing of it is needed in the store until something is kept
+        settled = _Hold(self.hold.token, [location])
+        if self.hold.location is None:
+            self.hold = settled  # nothing of it is needed in the store until something is kept
         else:
             self._write(settled, {})
 
     def _write(self, hold: _Hold, entries: Mapping[str, bytes | None]) -> None:
-        version = self._state.commit({**entries, self._key: msgspec.json.encode(hold)}, expect={self._key: self._version})
+        version = self._state.commit({**entries, self.key: msgspec.json.encode(hold)}, expect={self.key: self.version})
         if version is None:
             raise self._overtaken()
-        self._hold, self._version = hold, version
+        self.hold, self.version = hold, version
 
     def _overtaken(self) -> StaleWriter:
-        return StaleWriter(f"another worker has begun on {self._key.partition('/')[2]}")
+        return StaleWriter(f"another worker has begun on {self.key.partition('/')[2]}")
 
 
 class Footholds:
@@ -122,6 +122,31 @@ class Footholds:
                 return {shard: Foothold(self._state, f"{self._prefix}{shard}", hold, version, start) for shard, (hold, start) in taken.items()}
         raise Unavailable(f"shards of {self._prefix} could not be taken: others are faster")
 
+    def move(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int], entries: Mapping[str, bytes | None]) -> None:
+        """Has shards go on elsewhere, whatever the coordination says until it has been told, and writes ``entries``: in one commit. Raises StaleWriter."""
+        self._write(footholds, {shard: _Hold(each.hold.token, each.hold.saved, locations[shard]) for shard, each in footholds.items()}, entries)
+
+    def moved(self, footholds: Mapping[int, Foothold], locations: Mapping[int, int]) -> None:
+        """Notes that the coordination has been told of a move. Raises StaleWriter."""
+        self._write(footholds, {shard: _Hold(each.hold.token, [locations[shard]]) for shard, each in footholds.items()}, {})
+
+    def _write(self, footholds: Mapping[int, Foothold], holds: Mapping[int, _Hold], entries: Mapping[str, bytes | None]) -> None:
+        write = {each.key: msgspec.json.encode(holds[shard]) for shard, each in footholds.items()}
+        version = self._state.commit({**entries, **write}, expect={each.key: each.version for each in footholds.values()})
+        if version is None:
+            raise StaleWriter(f"another worker has begun on one of {len(footholds)} shards of {self._prefix}")
+        for shard, each in footholds.items():
+            each.hold, each.version = holds[shard], version
+
+    def goes_on(self, saved: Mapping[int, int]) -> dict[int, int]:
+        """Where the next owner of each shard goes on, ``saved`` being the offsets in the coordination; shards of which nothing is known are left out."""
+        found = dict(saved)
+        for entry in self._state.list(self._prefix):
+            shard, hold = int(entry.key.rpartition("/")[2]), _decode(entry.value)
+            if hold.location is not None and saved.get(shard, NONE_SAVED) in hold.saved:
+                found[shard] = hold.location
+        return found
+
     def kept(self) -> dict[int, int]:
         """How far each shard had come, as far as the store was told: never further than the work was done."""
         holds = {int(entry.key.rpartition("/")[2]): _decode(entry.value) for entry in self._state.list(self._prefix)}
@@ -131,9 +156,9 @@ class Footholds:
         """Shards that have an offset for certain, unless it was lost: they had one when an owner last began on them."""
         return sorted(int(entry.key.rpartition("/")[2]) for entry in self._state.list(self._prefix) if NONE_SAVED not in _decode(entry.value).saved)
 
-    def forget(self) -> None:
-        """What was kept counts no more; a worker that still goes on by it is overtaken."""
-        self._state.commit({entry.key: None for entry in self._state.list(self._prefix)})
+    def keys(self) -> list[str]:
+        """Of the entries; a worker that still goes on by one that is deleted is overtaken."""
+        return [entry.key for entry in self._state.list(self._prefix)]
 
 
 def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | None:
@@ -153,20 +178,31 @@ def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | No
             return None
 
 
-def lost_offsets(state: StateTable, offsets: Offsets, group: str, topic: str) -> str | None:
-    """As :func:`changed_lineage`, and looks for every shard's offset as well."""
+def lost_offsets(state: StateTable, offsets: Offsets, group: str, topic: str, found: Collection[TopicPartition] | None = None) -> str | None:
+    """As :func:`changed_lineage`, and looks for every shard's offset as well. ``found``: the partitions that have one, where somebody has just looked."""
     reason = changed_lineage(state, offsets, group)
     if reason is None and not offsets.keeps_in_store and (begun := Footholds(state, group, topic).begun()):
-        found = offsets.fetch_offsets(group, [(topic, shard) for shard in begun])
+        if found is None:
+            found = offsets.fetch_offsets(group, [(topic, shard) for shard in begun])
         if missing := [shard for shard in begun if (topic, shard) not in found]:
             return f"the offsets of {len(missing)} shards that it has worked on are gone, for example of shard {missing[0]}"
     return reason
 
 
+def acceptance(state: StateTable, offsets: Offsets, group: str, topic: str) -> dict[str, bytes | None]:
+    """Entries that say: from now on the group's offsets are those that the coordination has."""
+    key = f"{_prefix(group)}lineage"
+    write: dict[str, bytes | None] = {}
+    if not offsets.keeps_in_store or state.get(key) is not None:
+        write[key] = offsets.lineage(group).encode()
+    if offsets.keeps_in_store:
+        write |= dict.fromkeys(Footholds(state, group, topic).keys())
+    return write
+
+
 def accept(state: StateTable, offsets: Offsets, group: str, topic: str) -> None:
-    """From now on the group's offsets are those that the coordination has."""
-    Footholds(state, group, topic).forget()
-    state.commit({f"{_prefix(group)}lineage": offsets.lineage(group).encode()})
+    """From now on the group's offsets are those that the coordination has, and what was kept counts no more."""
+    state.commit({**dict.fromkeys(Footholds(state, group, topic).keys()), **acceptance(state, offsets, group, topic)})
 
 
 def last_known(state: StateTable, group: str, topic: str, shards: Sequence[int]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 An entry is written in the same commit as what it tells of, so there is neither a deed without its entry nor an entry without its deed.
 
-Keys: ``trigger-history/<group>/<microseconds since 1970 UTC>-<random>``, so that the order of the keys is the order of the deeds and two at once are two entries.
+Keys: ``trigger-history/<group>/<microseconds since 1970 UTC>-<random>``, so the order of the keys is the order of the deeds, and two at once are two entries.
 """
 
 from __future__ import annotations

@@ -81,6 +81,11 @@ class ParkedCells:
         """The parked cells of one partition, by added_id."""
         return [_decode(entry) for entry in self._state.list(f"parked/{quote(group, safe='')}/{quote(topic, safe='')}/{partition}/")]
 
+    def come_to_again(self, group: str, topic: str, locations: Mapping[int, int]) -> dict[str, bytes | None]:
+        """Entries that take off the queue what a group comes to again when its shards go on at these locations."""
+        cells = [cell for cell in self.all(group) if cell.topic == topic and cell.partition in locations]
+        return {_key_of("parked", cell): None for cell in cells if cell.added_id >= locations[cell.partition]}
+
     def find(self, group: str, cell_id: str) -> ParkedCell:
         """Raises NotFound."""
         for cell in self.all(group):

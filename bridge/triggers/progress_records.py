@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.triggers.control import group_prefix
+from bridge.triggers.place import Progress
 from store.engines.contract import StateEntry, StateTable
 
 TELL_EVERY_S: Final = 1.0
@@ -33,11 +34,12 @@ TELL_AGAIN_S: Final = 15.0
 FORGOTTEN_AFTER_S: Final = 86_400.0
 """How long the record of a worker that died is kept."""
 
+_FORGET_EVERY_S: Final = 3_600.0
 _REASON_CHARACTERS_MAX: Final = 300
 """Of a reason in a record: there may be one for each shard."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
     """One shard in a record. ``progress_s``: when it last got on, seconds since 1970 UTC (0: not yet). ``reason`` is an index."""
 
     location: int
@@ -51,7 +53,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
     at_us: int
     stands_still: str
     reasons: list[str]
-    shards: dict[int, Place]
+    shards: dict[int, ShardRecord]
 
     def reason(self, shard: int) -> str:
         place = self.shards[shard]
@@ -71,53 +73,37 @@ class Left(msgspec.Struct, frozen=True):
     at_us: int
 
 
-class ShardProgress:
-    """What is told of one shard; made from the progress of its run."""
-
-    __slots__ = ("because", "last_progress_s", "location")
-
-    def __init__(self, location: int, last_progress_s: float, because: str) -> None:
-        self.location = location
-        self.last_progress_s = last_progress_s
-        self.because = because
-
-
 class ProgressTeller:
     """One worker's record in one group. Used by one thread."""
 
-    def __init__(self, state: StateTable, group: str, member: str) -> None:
+    def __init__(self, state: StateTable, group: str, member: str, column: str, function: str) -> None:
         self._state = state
+        self._about = column, function
+        self._introduced = False
         self._prefix = group_prefix(group)
         self._member = member
         self._key = f"{self._prefix}workers/{quote(member, safe='')}"
-        self._told: tuple[str, list[str], dict[int, Place]] | None = None
+        self._told: tuple[str, list[str], dict[int, ShardRecord]] | None = None
         self._due_s = 0.0
         self._again_s = 0.0
+        self._forget_at_s = 0.0
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._due_s
 
-    def introduce(self, column: str, function: str) -> None:
-        """Says what the trigger is, unless that is known. Raises Unavailable."""
-        key = f"{self._prefix}about"
-        found = self._state.get(key)
-        if found is not None:
-            known = msgspec.json.decode(found.value, type=About)
-            if (known.column, known.function) == (column, function):
-                return
-        self._state.commit({key: msgspec.json.encode(About(column, function, self._state.now_us()))})
-
-    def tell(self, stands_still: str | None, shards: Mapping[int, ShardProgress]) -> None:
+    def tell(self, stands_still: str | None, shards: Mapping[int, Progress]) -> None:
         """Writes the record if something changed or it is old. Raises Unavailable."""
         now_s = time.monotonic()
         self._due_s = now_s + TELL_EVERY_S
+        if not self._introduced:
+            self._introduce()
         numbers: dict[str, int] = {}
-        places: dict[int, Place] = {}
+        places: dict[int, ShardRecord] = {}
         for shard, each in shards.items():
             reason = -1
             if each.because != f"came to {each.location - 1}":
                 reason = numbers.setdefault(each.because[:_REASON_CHARACTERS_MAX], len(numbers))
-            places[shard] = Place(each.location, int(each.last_progress_s), reason)
+            places[shard] = ShardRecord(each.location, int(each.last_progress_s), reason)
         told = ((stands_still or "")[:_REASON_CHARACTERS_MAX], list(numbers), places)
         if told == self._told and now_s < self._again_s:
             return
@@ -132,12 +118,24 @@ class ProgressTeller:
         self._state.commit({self._key: None, f"{self._prefix}left": msgspec.json.encode(Left(self._member, self._state.now_us()))})
 
     def forget_the_long_dead(self, members: list[str]) -> None:
-        """Removes old records of workers that are no members any more."""
+        """Removes old records of workers that are no members any more; does nothing when called more often than it needs to be."""
+        if time.monotonic() < self._forget_at_s:
+            return
+        self._forget_at_s = time.monotonic() + _FORGET_EVERY_S
         long_ago_us = self._state.now_us() - int(FORGOTTEN_AFTER_S * 1e6)
         keys = {f"{self._prefix}workers/{quote(member, safe='')}" for member in members}
         for found in self._state.list(f"{self._prefix}workers/"):
             if found.key not in keys and worker_record(found).at_us < long_ago_us:
                 self._state.commit({found.key: None}, expect={found.key: found.version})
+
+    def _introduce(self) -> None:
+        """Says what the trigger is, unless that is known."""
+        key = f"{self._prefix}about"
+        found = self._state.get(key)
+        known = msgspec.json.decode(found.value, type=About) if found else None
+        if known is None or (known.column, known.function) != self._about:
+            self._state.commit({key: msgspec.json.encode(About(*self._about, self._state.now_us()))})
+        self._introduced = True
 
 
 def worker_record(entry: StateEntry) -> WorkerRecord:

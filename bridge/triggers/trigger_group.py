@@ -7,7 +7,8 @@ A worker that is killed stops renewing its lease; once that has run out the othe
 finds its claims void when it wakes up, before it runs another cell, and drops them.
 
 While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the shards that it has. A group whose offsets were lost stands
-still and says why, see ``foothold.py``.
+still and says why, see ``foothold.py``; so does one that was paused or is being reset, see ``control.py``. What becomes of each shard is told to other
+processes, see ``progress_records.py``.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import Final
 
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, Coordinator
+from bridge.triggers.control import OPERATOR, Control, Hold
 from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import changed_lineage, choices, lost_offsets, uses_footholds
 from bridge.triggers.parked import ParkedCells, due
 from bridge.triggers.program import Trigger
+from bridge.triggers.progress_records import ProgressTeller
 from bridge.triggers.shard_run import Progress, ShardRun
 from bridge.triggers.standing import Standing
 from bridge.triggers.taking import Taking
@@ -40,6 +43,9 @@ _LOOKS_IN_A_LEASE: Final = 4
 
 _CLAIM_AGAIN_S: Final = 0.2
 """How soon a shard whose holder is about to let go of it is tried again."""
+
+_CONTROL_LOOK_S: Final = 1.0
+"""How often what operators have asked for is looked at when no poke tells of it."""
 
 _CHUNKS_IN_A_TURN: Final = 10
 """Chunks of one shard before other shards that wait for a thread get theirs."""
@@ -66,6 +72,12 @@ class TriggerGroup:
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
         self._to_give_back: list[Claim] = []
+        self._control = Control(datastore.state, trigger.group)
+        self._control_at_s = 0.0
+        self._hold: Hold | None = None
+        """Why operators have the group stand aside."""
+        function = getattr(trigger.function, "__qualname__", type(trigger.function).__qualname__)
+        self._teller = ProgressTeller(datastore.state, trigger.group, name, trigger.column, function)
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
@@ -79,6 +91,8 @@ class TriggerGroup:
         if self.standing.superseded is not None:
             raise self.standing.superseded
         now_s = time.monotonic()
+        if self._stands_aside(now_s):
+            return
         session = self.standing.session
         if now_s < self._look_at_s and session.epoch == self._epoch:
             return
@@ -100,6 +114,17 @@ class TriggerGroup:
         if mine - set(self._runs):
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
+
+    def look_at_control(self) -> None:
+        """Has the next :meth:`keep_place` look at what operators have asked for."""
+        self._control_at_s = 0.0
+
+    def tell(self) -> None:
+        """Tells other processes how far the shards are and why; does nothing when called more often than it needs to be. Raises Unavailable."""
+        if self._teller.is_due():
+            hold = str(self._hold) if self._hold is not None else None
+            lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
+            self._teller.tell(hold or lost or self._stopped_because, self.progress())
 
     def start_work(self, pool: WorkThreads, heads: Mapping[int, int]) -> bool:
         """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
@@ -126,10 +151,28 @@ class TriggerGroup:
             if self._runs:
                 return False
             self.standing.leave()
+            self._teller.leave()
         except Unavailable as error:
             if self._working:
                 return False
             _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
+        return True
+
+    def _stands_aside(self, now_s: float) -> bool:
+        """Whether operators have the group wait; the shards are given back as their cells end. Raises Unavailable."""
+        if now_s >= self._control_at_s:
+            self._control_at_s = now_s + _CONTROL_LOOK_S
+            hold = self._control.holds(self._coordinator)
+            if hold is not None and self._hold is None:
+                _log.info("trigger %s waits: %s", self._trigger.group, hold)
+            elif hold is None and self._hold is not None:
+                _log.info("trigger %s goes on", self._trigger.group)
+                self._look_at_s = 0.0
+            self._hold = hold
+        if self._hold is None:
+            return False
+        for run in self._runs.values():
+            run.stop.set()
         return True
 
     def _has_lost_its_offsets(self) -> bool:
@@ -165,12 +208,14 @@ class TriggerGroup:
         session = self.standing.session
         group = session.group
         current = self._coordinator.assignment(group)
-        wanted = balance(self._datastore.shards, self._coordinator.members(group), current)
+        members = self._coordinator.members(group)
+        wanted = balance(self._datastore.shards, [member for member in members if not member.startswith(OPERATOR)], current)
         if wanted != current:
             try:
                 self._coordinator.assign(session, wanted)
             except StaleWriter as error:
                 _log.info("another worker leads %s now: %s", group, error)
+        self._teller.forget_the_long_dead(members)
 
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:
         if retry_all is not None:

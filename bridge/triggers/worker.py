@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -74,6 +75,8 @@ def run_trigger_worker(
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
                 for group in groups:
+                    if listener.control:
+                        group.look_at_control()
                     try:
                         group.keep_place()
                     except StaleWriter:
@@ -81,6 +84,9 @@ def run_trigger_worker(
                     except CellfeedError as error:
                         _log.warning("%s keeps the shards that it has: %s", group.standing.session.group, error)
                     busy |= group.start_work(pool, heads)
+                    with suppress(Unavailable):  # a hint, told again in a second
+                        group.tell()
+                listener.control = False
                 listener.wait(0.01 if busy else POLL_INTERVAL_S)
             except StaleWriter:
                 raise

@@ -10,8 +10,8 @@ counted in the datastore's state table **before** the function is called, and st
 - for a parked cell that is tried again.
 
 Otherwise nothing is written and it costs nothing. So a cell that kills is run once without a record, then on record as often as the policy for
-:class:`~bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has already ended a process is run, the offset is
-saved, so that its next death makes no other cell run again.
+:class:`~bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has ended a process on record is run, the offset
+is saved, so that its next death makes no other cell run again.
 
 Key: ``tries/<group>/<topic>/<shard>/<added_id>``, in the datastore wherever the coordination is. Crash points:
 

@@ -139,7 +139,8 @@ class ClusteredEngine:
         check_shard(shard, self._shards)
         cluster = self._cluster_of[shard]
         watermark = cluster.shown(shard)
-        if location + limit > watermark:
+        if location >= watermark:
+            # What was shown before is enough to give: whoever wants to know what has come since asks for the heads, or reads on.
             watermark = cluster.heads()[shard].watermark
         count = min(limit, watermark - location)
         if count <= 0:
@@ -204,7 +205,9 @@ class ClusteredEngine:
             values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), read_from, all_found)  # type: ignore[misc]
             if stale and not all_found(values):
                 # What a minion does not have may still have been acknowledged: "not there" is only the master's to say.
-                raise StorageUnavailable(f"cluster {cluster.name}: its master is away, and what was asked for is not on its minions")
+                raise StorageUnavailable(
+                    f"cluster {cluster.name}: its master is away or unconfirmed, and what was asked for is not on its minions: absence cannot be told"
+                )
             for (index, _), value in zip(members, values, strict=True):
                 results[index] = as_stale(value) if stale else value
         return [results[index] for index in range(len(keyed))]

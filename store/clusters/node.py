@@ -6,6 +6,7 @@ The watcher is a thread of its own per node with short time-outs, so a node that
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,8 @@ from typing import Final, Protocol, TypeVar
 from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import BufferTable
-from store.clusters.roles import Role, read_role
-from store.engines.contract import Engine, Head, WriteTerms
+from store.clusters.roles import ROLE_KEY, Role, decode_role
+from store.engines.contract import Engine, Head, Look, WriteTerms
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
 
 WATCH_TIMEOUT_S: Final = 1.0
@@ -41,6 +42,10 @@ class NodeEngine(Engine, Protocol):
     """The engine of one node. A put under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards' own."""
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
+
+    def look(self, state_key: str, seen: int | None) -> Look:
+        """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""
+        ...
 
     def abort(self) -> None:
         """Cuts off calls under way, which fail as when the network does. Later calls work."""
@@ -73,6 +78,8 @@ class StorageNode:
         self.view: NodeView | None = None
         self.why_not: str | None = "not looked at yet"
         """The last error while the node does not answer; None while it does."""
+        self.told_at_s = -math.inf
+        """When the last look that was answered began, by the monotonic clock."""
         self.on_role: Callable[[Role], None] = lambda _: None
         """Called by the watcher with what the node has heard of the cluster's role, at every look."""
         self._open_node = open_node
@@ -160,11 +167,9 @@ class StorageNode:
     def _look(self) -> None:
         try:
             engine = self._engine(WATCH_TIMEOUT_S)
-            role = read_role(engine.state)
-            # Every counter only rises, so their sum tells whether anything has changed; reading thousands of them costs more.
-            token = engine.change_token()
             view = self.view
-            heads = view.heads if view is not None and token == self._token else engine.heads()
+            look = engine.look(ROLE_KEY, self._token if view is not None else None)
+            role = decode_role(look.entry)
         except Unavailable as error:
             self.breaker.failed()
             self.why_not = str(error)
@@ -173,8 +178,9 @@ class StorageNode:
             self.view = None
             self.why_not = str(error)
         else:
-            self._token = token
-            self.view = NodeView(role, heads)
+            self._token = look.token
+            self.told_at_s = self._began_at_s
+            self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {})
             self.breaker.succeeded()
             self.why_not = None
             if role is not None:

@@ -32,10 +32,15 @@ class Role(msgspec.Struct, frozen=True):
 def read_role(state: StateTable) -> Role | None:
     """The role that a node has heard of; None before ``cluster init``."""
     entry = state.get(ROLE_KEY)
-    if entry is None:
+    return decode_role(entry.value if entry else None)
+
+
+def decode_role(value: bytes | None) -> Role | None:
+    """The role in the state entry's value. Raises DataDamaged."""
+    if value is None:
         return None
     try:
-        return msgspec.json.decode(entry.value, type=Role)
+        return msgspec.json.decode(value, type=Role)
     except msgspec.MsgspecError as error:
         raise DataDamaged(f"the state entry {ROLE_KEY!r} is no role: {error}") from error
 

@@ -78,6 +78,15 @@ class WriteTerms(NamedTuple):
     semi_sync: bool = False
 
 
+class Look(NamedTuple):
+    """What one node of a cluster says of itself in one answer: the value of a state entry that was asked for, a token that is another one when any counter has
+    changed, and the counters, unless the token is the one that the caller had."""
+
+    entry: bytes | None
+    token: int
+    heads: Mapping[int, Head] | None
+
+
 class StateTable(Protocol):
     """A small durable key-value table with compare-and-set over several keys (as etcd's transactions or ZooKeeper's multi)."""
 

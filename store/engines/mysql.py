@@ -15,10 +15,10 @@ from pymysql.connections import Connection
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
-from store.engines.contract import Head, LocatedCell, Replica, StateTable, WriteTerms
+from store.engines.contract import Head, LocatedCell, Look, Replica, StateTable, WriteTerms
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
-from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
@@ -30,6 +30,10 @@ _SCAN_STEP: Final = 2_000
 """Rows in one framed answer: its 64 MB (``group_concat_max_len``) hold them at 32 kB each; larger ones are fetched row by row."""
 
 _FRAME: Final = struct.Struct(">Q16sqQHI")
+_EPOCH_WEIGHT: Final = 1 << 32
+"""Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned after it lost a
+tail, ids have fallen and epochs have risen, which must not cancel out."""
+
 _CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
 _MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"
 
@@ -78,6 +82,11 @@ class MySqlEngine:
             raise
         self._state = MySqlState(self._server, self._meta)
         self._buffer = MySqlBuffer(self._server, self._meta)
+        counters = f"{self._meta}.shard_counter"
+        # One value for all counters: taking thousands of rows apart costs the driver ten times as much as splitting a text.
+        fields = ("shard", "log_start", "next_added_id", "leader_epoch", _MICROSECONDS.format("last_created_at"))
+        self._heads = f"SELECT GROUP_CONCAT(CONCAT_WS(',', {', '.join(fields)}) SEPARATOR ';') FROM {counters}"
+        self._token = f"SELECT SUM(next_added_id) + SUM(log_start) + SUM(leader_epoch) * {_EPOCH_WEIGHT} FROM {counters}"
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
 
     @property
@@ -173,12 +182,22 @@ class MySqlEngine:
         return low
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        sql = f"SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, {_MICROSECONDS.format('last_created_at')} FROM {self._meta}.shard_counter"
-        if shards is not None:
-            sql += f" WHERE shard IN ({','.join(str(check_shard(shard, self._shards)) for shard in shards)})"
+        wanted = "" if shards is None else f" WHERE shard IN ({','.join(str(check_shard(shard, self._shards)) for shard in shards)})"
         with self._server.connection() as connection:
-            rows = query(connection, sql)
-        return {int(shard): Head(*map(int, ends)) for shard, *ends in rows}
+            [(joined,)] = query(connection, self._heads + wanted)
+        return _heads(joined)
+
+    def look(self, state_key: str, seen: int | None) -> Look:
+        """One round trip for all that a watcher asks about; ``seen`` is the token of the look before."""
+        changed = "" if seen is None else f" WHERE ({self._token}) <> {seen}"
+        with self._server.connection() as connection:
+            value, [(joined,)] = query_all(connection, [self._state.select(state_key), self._heads + changed])
+        entry = value[0][0] if value else None
+        if joined is None and seen is not None:
+            return Look(entry, seen, None)
+        heads = _heads(joined)
+        # From the same rows, not from another look at them: what changes in between is found by the next look.
+        return Look(entry, sum(head.next_added_id + head.log_start + head.leader_epoch * _EPOCH_WEIGHT for head in heads.values()), heads)
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
@@ -192,10 +211,8 @@ class MySqlEngine:
         return [name.decode() for (name,) in rows]
 
     def change_token(self) -> int:
-        # Every one of them only rises, so their sum changes when one of them does.
-        sql = f"SELECT CAST(SUM(next_added_id) + SUM(log_start) + SUM(leader_epoch) AS UNSIGNED) FROM {self._meta}.shard_counter"
         with self._server.connection() as connection:
-            [(token,)] = query(connection, sql)
+            [(token,)] = query(connection, self._token)
         return int(token or 0)
 
     def abort(self) -> None:
@@ -234,6 +251,15 @@ class MySqlEngine:
             return cells
         # The joined value was cut at its limit (rows of tens of kilobytes): plain rows, then.
         return self._select(connection, shard, f"added_id >= {location} ORDER BY added_id LIMIT {limit}")
+
+
+def _heads(joined: str | None) -> dict[int, Head]:
+    """Without one when there are no counters."""
+    heads = {}
+    for each in joined.split(";") if joined else ():
+        shard, log_start, next_added_id, leader_epoch, created_at_us = map(int, each.split(","))
+        heads[shard] = Head(log_start, next_added_id, next_added_id, leader_epoch, created_at_us)
+    return heads
 
 
 def _unframe(frames: bytes) -> list[StoredCell]:

@@ -201,6 +201,15 @@ def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, 
     return result.rows or () if result is not None else ()
 
 
+def query_all(connection: Connection[Any], statements: Sequence[str]) -> list[Sequence[tuple[Any, ...]]]:
+    """As :func:`query` for several statements, in one round trip."""
+    answers = [query(connection, ";".join(statements))]
+    for _ in statements[1:]:
+        connection.next_result()
+        answers.append(connection._result.rows or ())  # type: ignore[attr-defined] # noqa: SLF001 - as above
+    return answers
+
+
 def run_script(connection: Connection[Any], statements: Sequence[str]) -> None:
     """Sends several statements in one packet and takes every answer. The server stops at the first that fails.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -47,7 +48,8 @@ def run_process(run_dir: Path, name: str) -> None:
         case "gateway":
             _run_gateway(directory, config, next(each for each in config.gateways if each.name == name), stop)
         case "triggers":
-            _run_triggers(directory, config, next(each for each in config.triggers if name in trigger_process_names(each)), name, stop)
+            triggers = next(each for each in config.triggers if name in trigger_process_names(each))
+            run_triggers(directory, config, triggers, name, stop, lambda: directory.say_ready(name, {}))
         case "warehouse":
             _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
         case "failover":
@@ -100,13 +102,14 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
         run_gateway(datastore, coordinator, settings, stop, started)
 
 
-def _run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event) -> None:
+def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event, ready: Callable[[], None]) -> None:
+    """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its program is loaded and its datastore is open."""
     from bridge.triggers.program import load_program
     from bridge.triggers.worker import run_trigger_worker
 
     program = load_program(triggers.app, trigger_settings(directory, triggers))
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
-        directory.say_ready(name, {})
+        ready()
         run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
 
 

@@ -137,7 +137,7 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
     """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it: at once the first
     time, after a growing delay when they die again or do not start."""
     down: set[str] = set()
-    restarts: dict[str, _Restarts] = {}
+    restarts: dict[str, Restarts] = {}
     while not stopping():
         _reap()
         for entry in directory.processes():
@@ -149,13 +149,13 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
                 say(f"{entry.name} (pid {entry.pid}) has died; its log is {entry.log}")
                 if not config.restart:
                     say(f"bring it back with: cellfeed start --run-dir {directory.path} {entry.name}")
-            if not alive and config.restart and restarts.setdefault(entry.name, _Restarts()).is_due(time.monotonic()):
+            if not alive and config.restart and restarts.setdefault(entry.name, Restarts()).is_due(time.monotonic()):
                 _restart(directory, entry, say, stopping)
                 restarts[entry.name].tried(time.monotonic())
         time.sleep(_LOOK_INTERVAL_S)
 
 
-class _Restarts:
+class Restarts:
     """When one process may be started again. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -173,9 +173,9 @@ class ParkedCells:
         entry = self._state.get(f"stopped/{quote(group, safe='')}")
         return entry.value.decode() if entry else None
 
-    def resume(self, group: str) -> None:
-        """Lets a stopped trigger go on."""
-        self._state.commit({f"stopped/{quote(group, safe='')}": None})
+    def resume(self, group: str, also: Mapping[str, bytes | None] | None = None) -> None:
+        """Lets a stopped trigger go on. ``also`` is written in the same commit."""
+        self._state.commit({**(also or {}), f"stopped/{quote(group, safe='')}": None})
 
 
 def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:

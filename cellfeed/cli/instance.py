@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
+from bridge.coordination.contract import Coordinator
+from bridge.coordination.open import open_coordinator
+from cellfeed import storage
 from cellfeed.config import Config, load_config
 from cellfeed.run_dir import RunDir
 from store.client import Client
+from store.datastore import Datastore
 from store.errors import NotFound
 
 DEFAULT_RUN_DIR = Path("run")
 
 RunDirOption = Annotated[Path, typer.Option("--run-dir", envvar="CELLFEED_RUN_DIR", help="The instance's run directory.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="The YAML configuration that names the datastore and the coordination; the run directory's own when left out.")
+]
 UrlOption = Annotated[list[str] | None, typer.Option("--url", help="An HTTP worker's address, instead of the run directory's; may be given several times.")]
 DatastoreOption = Annotated[str | None, typer.Option("--datastore", help="The datastore's name; the instance's own by default.")]
 
@@ -45,3 +54,33 @@ def gateway_address(run_dir: Path) -> str:
         if entry.kind == "gateway":
             return f"{hosts.get(entry.name, '127.0.0.1')}:{entry.ports['kafka']}"
     raise NotFound(f"no gateway runs in {run_dir}")
+
+
+class Opened(NamedTuple):
+    """An instance's datastore and coordination, opened by this process itself: its other processes need not run."""
+
+    config: Config
+    datastore: Datastore
+    coordinator: Coordinator
+
+
+def config_of(run_dir: Path, file: Path | None) -> Config:
+    """The configuration of ``file``, or the run directory's own. Raises NotFound when the instance has never run: nothing is made here by mistake."""
+    if file is None and not RunDir(run_dir).config.exists():
+        raise NotFound(f"{run_dir} is not the run directory of an instance; name it with --run-dir, or a configuration with --config")
+    config = load_config(file or RunDir(run_dir).config)
+    place = RunDir(run_dir).inside(config.datastore.directory) / config.datastore.name
+    if not config.datastore.clusters and not place.exists():
+        raise NotFound(f"there is no datastore in {place}: name the run directory of the instance with --run-dir, or make it with cellfeed up")
+    return config
+
+
+@contextmanager
+def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
+    """Opens the instance of a run directory or of a configuration. Raises NotFound, StorageUnavailable."""
+    config = config_of(run_dir, file)
+    with (
+        storage.open_datastore(config, RunDir(run_dir).path) as datastore,
+        closing(open_coordinator(config.coordination, datastore.state)) as coordinator,
+    ):
+        yield Opened(config, datastore, coordinator)

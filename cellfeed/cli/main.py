@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cellfeed import __version__
-from cellfeed.cli import cells, cluster, demo, lifecycle, offsets, parked, status, verify, warehouse
+from cellfeed.cli import cells, cluster, demo, lifecycle, offsets, parked, status, trigger_control, triggers, verify, warehouse
 from cellfeed.cli.output import fail
 from store.errors import CellfeedError
 
@@ -29,6 +29,11 @@ app.command()(cells.get)
 app.command()(cells.scan)
 app.command()(cells.tail)
 app.command()(verify.verify)
+triggers.app.command()(trigger_control.pause)
+triggers.app.command()(trigger_control.resume)
+triggers.app.command()(trigger_control.reset)
+triggers.app.command("history")(trigger_control.show_history)
+app.add_typer(triggers.app, name="triggers")
 app.add_typer(parked.app, name="parked")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(cluster.app, name="cluster")

@@ -11,8 +11,9 @@ import msgspec
 import typer
 from rich.table import Table
 
+from bridge.triggers.history import Deed, entry, operator
 from bridge.triggers.parked import ParkedCell, ParkedCells
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config import load_config
 from cellfeed.processes import open_datastore
@@ -86,13 +87,21 @@ def skip(
 
 
 @app.command()
-def resume(group: GroupArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+def resume(
+    group: GroupArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")] = "not given",
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Let a trigger go on that stopped because too many cells were parked."""
-    with _parked(run_dir) as parked:
-        reason = parked.stopped_because(group)
-        if reason is None:
+    by = operator(reason)
+    with opened(run_dir) as (_, datastore, _):
+        parked = ParkedCells(datastore.state)
+        stopped = parked.stopped_because(group)
+        if stopped is None:
             raise NotFound(f"trigger {group!r} is not stopped")
-        parked.resume(group)
+        deed = Deed(group=group, action="parked resume", by=by.name, because=by.because, at_us=datastore.state.now_us(), to=f"it was stopped: {stopped[:200]}")
+        parked.resume(group, entry(deed))
     _done(as_json, {"resumed": group}, f"{group} goes on")
 
 

@@ -13,10 +13,12 @@ from rich.text import Text
 from bridge.coordination.contract import Offsets
 from bridge.coordination.open import open_coordinator
 from bridge.triggers.foothold import choices, lost_offsets
+from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
+from cellfeed.cli.triggers import lag_cells, summary
 from cellfeed.config import load_config
 from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
@@ -46,12 +48,15 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         heads = datastore.heads()
         clusters = clusters_status(datastore)
+        reader = LagReader(datastore, coordinator)
         triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
+        triggers |= set(reader.groups())
         away = None
         try:
             lags = _lags(coordinator, datastore, triggers, {s: h.watermark for s, h in heads.items()})
+            trigger_lags = [reader.read(group) for group in sorted(triggers)]
         except Unavailable as error:
-            lags, away = [], str(error)
+            lags, trigger_lags, away = [], [], str(error)
     if as_json:
         print_json(
             {
@@ -59,6 +64,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
                 "clusters": clusters,
                 "shards": {str(shard): head._asdict() for shard, head in heads.items()},
                 "groups": [vars(lag) for lag in lags],
+                "triggers": [summary(lag) for lag in trigger_lags],
                 "coordination_away": away,
             }
         )
@@ -77,10 +83,16 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     if away:
         console.print()
         console.print(f"coordination is away, so nothing is known of groups: {away}", style="red", highlight=False)
-    if lags:
+    if trigger_lags:
+        console.print()
+        table = Table("trigger", "workers", "cells behind", "seconds behind", "parked", "", box=None)
+        for trigger in trigger_lags:
+            table.add_row(trigger.group, *lag_cells(trigger))
+        console.print(table)
+    if consumers := [lag for lag in lags if lag.group not in triggers or lag.topic != config.datastore.name]:
         console.print()
         table = Table("group", "topic", "cells behind", "parked", "", box=None)
-        for lag in lags:
+        for lag in consumers:
             table.add_row(lag.group, lag.topic, str(lag.behind), str(lag.parked), Text(f"stopped: {lag.stopped_because}" if lag.stopped_because else "", "red"))
         console.print(table)
 

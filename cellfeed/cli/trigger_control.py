@@ -1,0 +1,142 @@
+"""triggers pause|resume|reset|history: what operators do to a trigger by hand, each with a reason that is kept."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.table import Table
+
+from bridge.triggers.control import Control, when
+from bridge.triggers.history import Deed, history, operator
+from bridge.triggers.locations import FORMS, wanted_locations
+from bridge.triggers.reset import WAIT_S, Reset
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.triggers import GroupArgument
+from store.errors import NotFound
+
+PAUSE_WAIT_S: Final = 10.0
+"""How long ``pause`` looks whether the cells under way have ended. It is in force all the same."""
+
+_SHARDS_SHOWN: Final = 8
+"""Of a reset, in a line of the history; ``--json`` has all."""
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept in the trigger's history.")]
+
+
+def pause(
+    group: GroupArgument,
+    reason: ReasonOption,
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until the cells under way have ended.")] = PAUSE_WAIT_S,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a trigger's workers, on all hosts, stop after the cells under way, until `resume`."""
+    with opened(run_dir, config) as instance:
+        _must_exist(group, instance)
+        Control(instance.datastore.state, group).pause(operator(reason))
+        at_work = _at_work(group, instance, wait_s)
+    if as_json:
+        print_json({"paused": group, "still_at_work": {str(shard): owner for shard, owner in at_work.items()}})
+    elif at_work:
+        places = ", ".join(f"shard {shard} ({owner})" for shard, owner in list(at_work.items())[:_SHARDS_SHOWN])
+        console.print(f"{group} is paused; cells that were under way have not ended yet: {places}", highlight=False)
+    else:
+        console.print(f"{group} is paused, and nothing of it runs", highlight=False)
+
+
+def resume(
+    group: GroupArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")] = "what it was paused for is done",
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a paused trigger go on where it was. (One that stopped because of parked cells: `cellfeed parked resume`.)"""
+    with opened(run_dir, config) as instance:
+        ended = Control(instance.datastore.state, group).resume(operator(reason))
+    _done(as_json, {"resumed": group}, f"{group} goes on; it was {ended}")
+
+
+def reset(
+    group: GroupArgument,
+    to: Annotated[str, typer.Option("--to", metavar="TO", help=f"{FORMS}.")],
+    reason: ReasonOption,
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait for workers to give their shards back.")] = WAIT_S,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Set where a trigger goes on, also while its workers run: they stand aside, and nothing that they save late undoes it."""
+    by = operator(reason)
+    with opened(run_dir, config) as instance:
+        _must_exist(group, instance)
+        locations = wanted_locations(to, group, instance.datastore, instance.coordinator)
+        deed = Reset(instance.datastore, instance.coordinator, group, by, to=to).run(locations, wait_s=wait_s)
+        paused = Control(instance.datastore.state, group).paused()
+    if as_json:
+        print_json(_as_json(deed))
+        return
+    console.print(f"{group} goes on at {places(deed, None)}", highlight=False)
+    if deed.unparked:
+        console.print(f"{deed.unparked} parked cells were taken off the queue: it comes to them again", highlight=False)
+    if paused is not None:
+        console.print(f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False)
+
+
+def show_history(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show what was done to a trigger by hand: who, when, what, why, and from where to where."""
+    with opened(run_dir, config) as (_, datastore, _):
+        deeds = history(datastore.state, group)
+    if as_json:
+        for deed in deeds:
+            print_json(_as_json(deed))
+        return
+    table = Table("when", "who", "what", "why", "from → to", box=None)
+    for deed in deeds:
+        what = f"{deed.action} to {deed.to}" if deed.to else deed.action
+        table.add_row(when(deed.at_us), deed.by, what, deed.because, places(deed, _SHARDS_SHOWN))
+    console.print(table if deeds else f"nothing was done to {group} by hand")
+
+
+def places(deed: Deed, shards_max: int | None) -> str:
+    """Where shards went: ``3:120→0``; those beyond ``shards_max`` are only counted."""
+    shown = list(deed.after.items())[:shards_max]
+    parts = [f"{shard}:{'none' if deed.before.get(shard) is None else deed.before[shard]}→{location}" for shard, location in shown]
+    more = len(deed.after) - len(shown)
+    return ", ".join(parts) + (f" and {more} more" if more else "")
+
+
+def _must_exist(group: str, instance: Opened) -> None:
+    """A name with a slip in it must not be paused, or get offsets, in silence."""
+    from bridge.triggers.lag import LagReader
+
+    known = {*LagReader(instance.datastore, instance.coordinator).groups(), *instance.coordinator.groups()}
+    if group not in known:
+        raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(sorted(known)) or 'none'}")
+
+
+def _at_work(group: str, instance: Opened, wait_s: float) -> dict[int, str]:
+    """Shards whose workers have not stood aside after some time; those of dead workers do not count."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        members = set(instance.coordinator.members(group))
+        at_work = {shard: owner for shard, owner in instance.coordinator.owners(group, instance.datastore.name).items() if owner in members}
+        if not at_work or time.monotonic() >= deadline_s:
+            return at_work
+        time.sleep(0.1)
+
+
+def _as_json(deed: Deed) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(deed, str_keys=True).items() if value or name not in ("to", "before", "after", "unparked")}
+
+
+def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        console.print(text, highlight=False)

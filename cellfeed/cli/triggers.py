@@ -1,0 +1,161 @@
+"""triggers run|list|lag: trigger workers on this host, and how far every trigger is."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from bridge.triggers.control import when
+from bridge.triggers.lag import GroupLag, LagReader, ShardLag
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.config import Config, TriggersConfig
+from cellfeed.run_dir import RunDir
+from store.errors import InvalidRequest, NotFound
+
+app = typer.Typer(no_args_is_help=True, help="Triggers: run workers, see how far each is and why, pause, resume, reset, and what was done by hand.")
+
+GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for example billing.")]
+
+
+@app.command()
+def run(
+    program: Annotated[
+        str,
+        typer.Argument(metavar="PROGRAM", help="module, module:name, file.py or file.py:name; or the name of an entry under triggers: of the configuration."),
+    ],
+    processes: Annotated[int | None, typer.Option("--processes", min=1, max=64, help="Worker processes on this host; 1, or what the entry says.")] = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    name_prefix: Annotated[str, typer.Option("--name-prefix", help="Begins the workers' names, which are PREFIX-HOST-PID-NUMBER.")] = "",
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, max=256, help="Shards that a worker runs at the same time; 8, or what the entry says.")
+    ] = None,
+    lease_s: Annotated[
+        float | None, typer.Option("--lease-s", min=0.2, max=300, help="Seconds that the shards of a killed worker wait; 10, or what the entry says.")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for the program; may be given several times.")] = None,
+) -> None:
+    """Run trigger workers until Ctrl-C or SIGTERM, which end them after the cells under way: no cell is run again because of it.
+
+    Any number of these run at once, on any number of hosts, and share the shards; what they share is named by the configuration: the datastore and the
+    coordination. A worker that dies is started again.
+    """
+    from cellfeed.trigger_fleet import TriggerFleet, worker_names
+
+    checked = config_of(run_dir, config)
+    chosen = _chosen(program, checked, _settings(settings or []))
+    given = {"processes": processes, "threads": threads, "lease_s": lease_s}
+    chosen = msgspec.structs.replace(chosen, **{name: value for name, value in given.items() if value is not None})
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
+    names = worker_names(name_prefix, chosen.processes)
+    fleet = TriggerFleet(config or RunDir(run_dir).config, run_dir, chosen, names, lambda line: console.print(line, highlight=False))
+    if code := fleet.run(stopping.is_set):
+        raise typer.Exit(code)
+
+
+@app.command("list")
+def list_triggers(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """List every trigger that has ever run: what it follows, who works on it, how far it is behind, and what it waits for."""
+    with opened(run_dir, config) as (_, datastore, coordinator):
+        reader = LagReader(datastore, coordinator)
+        lags = [reader.read(group) for group in reader.groups()]
+    if as_json:
+        for lag in lags:
+            print_json(summary(lag))
+        return
+    table = Table("group", "column", "workers", "cells behind", "seconds behind", "parked", "", box=None)
+    for lag in lags:
+        table.add_row(lag.group, lag.about.column if lag.about else "", *lag_cells(lag))
+    console.print(table if lags else "no trigger has ever run here")
+
+
+@app.command()
+def lag(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show how far a trigger is behind, shard by shard: cells, seconds, when it last got on, and why it is where it is."""
+    with opened(run_dir, config) as (_, datastore, coordinator):
+        reader = LagReader(datastore, coordinator)
+        if group not in {*reader.groups(), *coordinator.groups()}:
+            raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(reader.groups()) or 'none'}")
+        found = reader.read(group)
+    if as_json:
+        print_json({**summary(found), "shards": [_shard_as_json(each) for each in found.shards]})
+        return
+    table = Table("shard", "offset", "end", "cells behind", "seconds behind", "worker", "last progress", "because", box=None)
+    for each in found.shards:
+        progress = when(each.progress_us) if each.progress_us else "never"
+        offset = "" if each.offset is None else str(each.offset)
+        table.add_row(str(each.shard), offset, str(each.watermark), str(each.cells), _seconds(each.seconds), each.owner, progress, each.because)
+    console.print(table)
+    console.print(f"{group}: {found.cells} cells, {found.seconds:.1f} s behind; workers: {', '.join(found.workers) or 'none'}", highlight=False)
+    if found.waits_because:
+        console.print(f"{group} {found.waits_because}", style="red", highlight=False)
+
+
+def summary(lag: GroupLag) -> dict[str, Any]:
+    """A trigger as JSON, without its shards."""
+    return {
+        "group": lag.group,
+        "topic": lag.topic,
+        "column": lag.about.column if lag.about else None,
+        "function": lag.about.function if lag.about else None,
+        "cells_behind": lag.cells,
+        "seconds_behind": lag.seconds,
+        "parked": lag.parked,
+        "workers": lag.workers,
+        "shards_without_worker": lag.without_worker,
+        "waits_because": lag.waits_because or None,
+    }
+
+
+def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
+    """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a table."""
+    waits = lag.waits_because or ("no worker" if lag.without_worker == len(lag.shards) else "")
+    if not waits and lag.without_worker:
+        waits = f"{lag.without_worker} shards without a worker"
+    return str(len(lag.workers)), str(lag.cells), _seconds(lag.seconds), str(lag.parked), Text(waits, "red")
+
+
+def _shard_as_json(each: ShardLag) -> dict[str, Any]:
+    return {
+        "shard": each.shard,
+        "offset": each.offset,
+        "watermark": each.watermark,
+        "cells_behind": each.cells,
+        "seconds_behind": each.seconds,
+        "worker": each.owner or None,
+        "last_progress_us": each.progress_us or None,
+        "because": each.because,
+    }
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def _chosen(program: str, config: Config, settings: dict[str, str]) -> TriggersConfig:
+    """What to run: an entry of the configuration by its name, or a program."""
+    for entry in config.triggers:
+        if entry.name == program:
+            return msgspec.structs.replace(entry, settings={**entry.settings, **settings})
+    place = program.partition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InvalidRequest(f"PROGRAM {program}: there is no file {place}")
+    return TriggersConfig(app=program, settings=dict(settings))
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise InvalidRequest(f"--set {wrong[0]!r}: KEY=VALUE is meant")
+    return {key: value for key, _, value in pairs}

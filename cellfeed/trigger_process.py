@@ -1,0 +1,64 @@
+"""One trigger worker of ``cellfeed triggers run``: ``python -m cellfeed.trigger_process SPECIFICATION`` with a JSON object, see :class:`Specification`.
+
+It drains at SIGTERM, and when its standard input ends: that is held open by who started it, so a worker does not outlive a ``triggers run`` that was killed.
+Exit codes are those of the command line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cellfeed.config import TriggersConfig, load_config
+from cellfeed.processes import run_triggers
+from cellfeed.run_dir import RunDir
+from store.errors import CellfeedError
+
+
+class Specification(msgspec.Struct, frozen=True):
+    """What a worker needs: the configuration is read by each worker itself, because it may hold passwords. ``ready_fd`` is closed when it has begun."""
+
+    config: str
+    run_dir: str
+    triggers: TriggersConfig
+    name: str
+    ready_fd: int
+
+
+def main() -> None:
+    specification = msgspec.json.decode(sys.argv[1], type=Specification)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {specification.name.replace('%', '%%')} %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    threading.Thread(target=_end_with_parent, args=(stop,), name="parent", daemon=True).start()
+
+    def ready() -> None:
+        with suppress(OSError):  # who started it has ended: the worker is about to be told so
+            os.write(specification.ready_fd, b"!")
+            os.close(specification.ready_fd)
+
+    try:
+        directory, config = RunDir(Path(specification.run_dir)), load_config(Path(specification.config))
+        run_triggers(directory, config, specification.triggers, specification.name, stop, ready)
+    except CellfeedError as error:
+        sys.stderr.write(f"cellfeed: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _end_with_parent(stop: threading.Event) -> None:
+    with suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -31,8 +31,8 @@ _SCAN_STEP: Final = 2_000
 
 _FRAME: Final = struct.Struct(">Q16sqQHI")
 _EPOCH_WEIGHT: Final = 1 << 32
-"""Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned after it lost a
-tail, ids have fallen and epochs have risen, which must not cancel out."""
+"""Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned
+after it lost a tail, ids have fallen and epochs have risen, which must not cancel out."""
 
 _CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
 _MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"

@@ -7,6 +7,13 @@ Writes go to the master, under the leader epoch of the role that this process be
 
 A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what was shown stays shown, whoever goes away afterwards.
 
+A process may be cut off from every node but an old master, which does not know yet that it is one. What it reads there (``tests/integration/test_cut_off.py``):
+
+    logs          nothing past the watermark, which needs a minion: so nothing that a promotion can take back. They stand still
+    cells by key  told as ``stale``, and absence is not told, unless the nodes that were not heard from within ``CONFIRM_S`` are too few to promote anybody
+                  (a promotion needs a majority). So what is told as the master's word misses at most what was acknowledged in that time
+    next ids      not told
+
 What a put that was under way during a promotion came to:
 
     refused by the master (read-only, another epoch, no connection)   nothing written: tried once more on the new master
@@ -31,6 +38,9 @@ from store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
 """A commit that took longer than this is acknowledged only after the cluster's nodes were asked again who is master, in seconds."""
+
+CONFIRM_S: Final = 3.0
+"""How long what a node said of the cluster's role counts, in seconds: several looks, so that a busy machine does not make a master doubtful."""
 
 _UNKNOWN_HEAD: Final = Head(0, 0, 0, 0, 0)
 
@@ -140,8 +150,8 @@ class Cluster:
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def read(self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None) -> tuple[T, bool]:
-        """``what`` of the first node in order that answers, and whether it was a minion. ``enough`` sends the read on from a minion to the next node when it
-        says no; the master's answer is the last word, and the last minion's where there is none. Raises StorageUnavailable when none answers."""
+        """``what`` of the first node in order that answers, and whether it is stale: not the word of a master that is sure to be one. ``enough`` sends a stale
+        read on to the next node when it says no; the last answer counts where none is enough. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
         reasons, poor = [], None
@@ -154,8 +164,9 @@ class Cluster:
             except Unavailable as error:
                 reasons.append(f"{node.name}: {error}")
                 continue
-            if node.name == master or enough is None or enough(value):
-                return value, node.name != master
+            sure = role is not None and node.name == master and self._is_sure(role)
+            if sure or enough is None or enough(value):
+                return value, not sure
             poor = (value, True)
         if poor is not None:
             return poor
@@ -168,6 +179,18 @@ class Cluster:
         minions = minions[turn:] + minions[:turn]
         masters = [node for node in self.nodes.values() if node.name == master]
         return masters + minions if first is Replica.MASTER else minions + masters
+
+    def _is_sure(self, role: Role) -> bool:
+        """Whether the role's master is still the cluster's, as far as anybody could tell this process."""
+        if not self._heard_enough(role):
+            self.look(WATCH_TIMEOUT_S)
+        return self._heard_enough(role) and self._role is not None and self._role.epoch == role.epoch
+
+    def _heard_enough(self, role: Role) -> bool:
+        """Whether the nodes that were not heard from lately are too few to have promoted another master."""
+        since_s = time.monotonic() - CONFIRM_S
+        silent = sum(node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master)
+        return 2 * silent <= len(self.nodes)
 
     def _follows(self, node: StorageNode) -> bool:
         """Whether the node has heard of the present master: one that has not may hold cells that were never acknowledged, or taken back."""
@@ -183,7 +206,7 @@ class Cluster:
         if not following:
             raise StorageUnavailable(f"cluster {self.name}: no node that follows {role.master} answers")
         master = following.get(role.master)
-        told_by_master = master is not None and self.nodes[role.master].why_not is None
+        told_by_master = master is not None and self.nodes[role.master].why_not is None and self._heard_enough(role)
         minions = [view for name, view in following.items() if name != role.master]
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
         found = {}

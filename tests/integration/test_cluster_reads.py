@@ -102,7 +102,7 @@ def test_what_no_minion_has_is_asked_of_the_master_and_is_its_word(cluster: Test
     assert versions(store.get_cells_latest([(row(1), COLUMN), (row(99), COLUMN)], read_from="minion")) == [(1, False), None]
     assert store.get_row(row(99), read_from="minion") == {}
     cluster.servers["a"].kill()
-    with pytest.raises(StorageUnavailable, match="not on its minions"):
+    with pytest.raises(StorageUnavailable, match="absence cannot be told"):
         store.get_cell(row(0), COLUMN, 1, read_from="minion")
 
 

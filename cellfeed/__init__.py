@@ -1,18 +1,33 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
 The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`, :func:`trigger` for functions that are called for every new cell.
+They are imported when they are asked for: pytest loads a module of this package in every project, whether it is used there or not.
 """
 
 from __future__ import annotations
 
-from bridge.triggers.program import trigger
-from store.cells import Cell
-from store.client import Client
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bridge.triggers.program import trigger
+    from store.cells import Cell
+    from store.client import Client
 
 __version__ = "0.1.0"
 __all__ = ["Cell", "Client", "__version__", "connect", "trigger"]
 
+_HOMES: Final = {"Cell": "store.cells", "Client": "store.client", "trigger": "bridge.triggers.program"}
+
 
 def connect(urls: str | list[str] = "http://127.0.0.1:7420", datastore: str = "trips", *, timeout_s: float = 20.0) -> Client:
     """A client of a datastore's HTTP workers; with several urls it goes on when one of them is away."""
+    from store.client import Client
+
     return Client([urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

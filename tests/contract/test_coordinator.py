@@ -17,7 +17,8 @@ from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import parse_zookeeper_url
+from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.engines.contract import StateTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
@@ -42,7 +43,7 @@ def time() -> Time:
     return Time()
 
 
-@pytest.fixture(params=["sqlite", "mysql", "zookeeper"])
+@pytest.fixture(params=["sqlite", "mysql", "zookeeper", "zookeeper in memory"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable]:
     with ExitStack() as opened:
         if request.param == "mysql":
@@ -54,7 +55,13 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateTable
 
 @pytest.fixture
 def coordinator(request: pytest.FixtureRequest, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
-    if "zookeeper" in request.node.callspec.params.values():
+    wanted = request.node.callspec.params.values()
+    if "zookeeper in memory" in wanted:
+        tree = ZooKeeperTree()
+        connect = lambda _, timeout_s: tree.begin(timeout_s)  # noqa: E731
+        with closing(ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, clock=time.now_s, connect=connect)) as opened:
+            yield opened
+    elif "zookeeper" in wanted:
         address = parse_zookeeper_url(f"{request.getfixturevalue('zookeeper_server').url}/contract-{uuid4()}")
         with closing(ZooKeeperCoordinator(address, state, clock=time.now_s)) as opened:
             yield opened

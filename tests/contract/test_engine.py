@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from cellfeed.testing.failing_master import FailingMaster
 from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
 from store.cells import NewCell, Outcome, Triple, new_cell
 from store.engines.contract import Engine
@@ -40,7 +41,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "test kit"])
 def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[EngineMaker]:
     """Opens engines on the same storage; every one is closed at the end."""
     opened: list[Engine] = []
@@ -52,6 +53,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) ->
             engine = MySqlEngine(MySqlServer(url), datastore, shards, create=True, codec=codec, clock_us=clock)
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
+            engine = FailingMaster(engine) if request.param == "test kit" else engine
         opened.append(engine)
         return engine
 
@@ -63,7 +65,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) ->
 @pytest.fixture
 def kind(open_engine: EngineMaker, request: pytest.FixtureRequest) -> str:
     """The engine under test, as its failpoints name it."""
-    return str(request.node.callspec.params["open_engine"])
+    return str(request.node.callspec.params["open_engine"]).replace("test kit", "sqlite")
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""The coordination of a kit: in its store, or in a ZooKeeper in memory; and what its workers come to there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session, TopicPartition
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from cellfeed.testing.gate import Gate
+from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
+from store.engines.contract import StateTable
+from store.errors import StaleWriter
+
+
+class Told(Protocol):
+    """Whoever wants to hear what a worker came to."""
+
+    def claimed(self, gate: Gate, claims: Collection[Claim]) -> None: ...
+
+    def refused(self, gate: Gate) -> None:
+        """A save was refused: the worker had lost its shard."""
+        ...
+
+
+class _InStore(StoreCoordinator):
+    def __init__(self, state: StateTable, gate: Gate, told: Told) -> None:
+        super().__init__(state)
+        self._gate = gate
+        self._told = told
+
+    def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
+        claims = super().claim(session, topic, partitions)
+        self._told.claimed(self._gate, claims.values())
+        return claims
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        try:
+            super().commit_offsets(group, offsets, claims=claims, entries=entries)
+        except StaleWriter:
+            self._told.refused(self._gate)
+            raise
+
+
+class _InZooKeeper(ZooKeeperCoordinator):
+    def __init__(self, tree: ZooKeeperTree, state: StateTable, gate: Gate, told: Told) -> None:
+        self.clients: list[TreeClient] = []
+        self._gate = gate
+        self._told = told
+        self._tree = tree
+        super().__init__(_ADDRESS, state, connect=self._begin)
+
+    def _begin(self, _: ZooKeeperAddress, timeout_s: float) -> TreeClient:
+        client = self._tree.begin(timeout_s, self._gate.pass_through)
+        self.clients.append(client)
+        return client
+
+    def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
+        claims = super().claim(session, topic, partitions)
+        self._told.claimed(self._gate, claims.values())
+        return claims
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        try:
+            super().commit_offsets(group, offsets, claims=claims, entries=entries)
+        except StaleWriter:
+            self._told.refused(self._gate)
+            raise
+
+
+_ADDRESS = ZooKeeperAddress("the test kit's memory")
+
+
+class Coordination:
+    """One kit's. ``tree``: the ZooKeeper in memory; None for coordination in the store."""
+
+    def __init__(self, state: StateTable, tree: ZooKeeperTree | None) -> None:
+        self.tree = tree
+        self._opened: dict[Gate, _InZooKeeper] = {}
+        self._lock = threading.Lock()
+        self.observer: Coordinator = (
+            StoreCoordinator(state) if tree is None else ZooKeeperCoordinator(_ADDRESS, state, connect=lambda _, timeout_s: tree.begin(timeout_s))
+        )
+        """The kit's own eyes."""
+
+    def open(self, state: StateTable, gate: Gate, told: Told) -> Coordinator:
+        """A worker's coordinator."""
+        if self.tree is None:
+            return _InStore(state, gate, told)
+        opened = _InZooKeeper(self.tree, state, gate, told)
+        with self._lock:
+            self._opened[gate] = opened
+        return opened
+
+    def pause(self, gate: Gate) -> None:
+        """Pauses a worker. ZooKeeper hears nothing of it meanwhile, so its sessions run out."""
+        gate.pause()
+        for client in self._clients(gate):
+            client.fall_silent()
+
+    def resume(self, gate: Gate) -> None:
+        for client in self._clients(gate):
+            client.speak_again()
+        gate.resume()
+
+    def abandon(self, gate: Gate) -> None:
+        """The worker was killed: its sessions are left to run out."""
+        for client in self._clients(gate):
+            client.abandon()
+
+    def close(self) -> None:
+        self.observer.close()
+
+    def _clients(self, gate: Gate) -> list[TreeClient]:
+        with self._lock:
+            opened = self._opened.get(gate)
+        return list(opened.clients) if opened is not None else []

@@ -1,0 +1,209 @@
+"""A storage engine that behaves as a cluster of a master and a minion when the master dies with cells that the minion has not got.
+
+Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it to anybody by its key before a minion has it. Its put is
+never acknowledged: it comes to ``unknown``. With the master it is gone: the minion that is promoted gives its id to the next cell, under a higher leader
+epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of :mod:`store.clusters.cluster`).
+
+Cells of a put that are to be lost are never written to the engine below: they are on the master's disk only, which is what this class stands for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
+from store.engines.contract import Engine, Head, LocatedCell, Replica, StateEntry, StateTable
+from store.errors import OutcomeUnknown, StorageUnavailable
+from store.limits import ADDED_ID_MAX
+from store.sharding import shard_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LostCell:
+    """A cell that was on the old master only. ``added_id``: what the master had given it; another cell gets it now."""
+
+    row_key: UUID
+    column_name: str
+    ref_key: int
+    shard: int
+    added_id: int
+
+
+class FailingMaster:
+    """:class:`store.engines.contract.Engine` over another one, which is what the minion has."""
+
+    def __init__(self, minion: Engine) -> None:
+        self._minion = minion
+        self._lock = threading.RLock()
+        self._to_lose = 0
+        self._away_s = 0.0
+        self._away_until_s = 0.0
+        self._on_master: dict[Triple, LostCell] = {}
+        self._epoch_starts: dict[int, list[tuple[int, int]]] = {}
+        self.lost: list[LostCell] = []
+        self.promotions = 0
+        self._state = _MastersState(self, minion.state)
+
+    def lose(self, cells: int, away_s: float) -> None:
+        """The next ``cells`` new cells come to the master alone, and it dies. For ``away_s`` seconds there is no master then."""
+        with self._lock:
+            self._to_lose += cells
+            self._away_s = away_s
+
+    def check_master(self) -> None:
+        """Raises StorageUnavailable while there is none."""
+        if self._is_away():
+            raise StorageUnavailable("nothing written: the master is away, says the test kit")
+
+    def _is_away(self) -> bool:
+        return time.monotonic() < self._away_until_s
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        with self._lock:
+            self.check_master()
+            if any(cell.triple in self._on_master for cell in cells):
+                self._die()  # time has passed since the first try: whoever puts it again finds another master, or none yet
+                self.check_master()
+            doomed = self._doomed(cells)
+            if not doomed:
+                return self._minion.put(cells)
+            kept = [cell for cell in cells if cell.triple not in doomed]
+            results = iter(self._minion.put(kept) if kept else ())
+            self._hold(doomed)
+            self._to_lose -= len(doomed)
+            answers = [self._unknown(cell) if cell.triple in doomed else next(results) for cell in cells]
+            if not self._to_lose:
+                self._die()
+            return answers
+
+    def _doomed(self, cells: Sequence[NewCell]) -> list[Triple]:
+        """The last ones that are new, as many as are still to be lost."""
+        if not self._to_lose:
+            return []
+        triples = list(dict.fromkeys(cell.triple for cell in cells))
+        new = [triple for triple, found in zip(triples, self._minion.get(triples), strict=True) if found is None]
+        return new[-self._to_lose :]
+
+    def _hold(self, doomed: Sequence[Triple]) -> None:
+        heads = self._heads()
+        for triple in doomed:
+            shard = shard_of(triple.row_key, self.shards)
+            added_id = heads[shard].next_added_id + sum(cell.shard == shard for cell in self._on_master.values())
+            self._on_master[triple] = LostCell(UUID(bytes=triple.row_key), triple.column_name, triple.ref_key, shard, added_id)
+
+    def _unknown(self, cell: NewCell) -> PutResult:
+        error = OutcomeUnknown("the master died before a minion had the cell, says the test kit; put it again to learn whether it was written")
+        return PutResult(Outcome.UNKNOWN, shard_of(cell.row_key, self.shards), error=error)
+
+    def _die(self) -> None:
+        self.lost += self._on_master.values()
+        self._on_master.clear()
+        self.promotions += 1
+        self._away_until_s = time.monotonic() + self._away_s
+        for shard, head in self._minion.heads().items():
+            self._epoch_starts.setdefault(shard, []).append((head.leader_epoch + self.promotions, head.next_added_id))
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        return self._answered(self._minion.get(triples), _as_stale, read_from)
+
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        return self._answered(self._minion.latest(keys), _as_stale, read_from)
+
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+        return self._answered(self._minion.row(row_keys), lambda row: [found._replace(stale=True) for found in row], read_from)
+
+    def _answered(self, found: list[T], as_stale: Callable[[T], T], read_from: Replica) -> list[T]:
+        """What was found on the minion, as whoever was asked tells it: while there is no master, the minion answers for what it has."""
+        if read_from is Replica.MASTER and not self._is_away():
+            return found
+        if self._is_away() and not all(found):
+            self.check_master()  # "not there" is only the master's to say
+        return [as_stale(each) for each in found]
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        return self._minion.scan(shard, location, limit)
+
+    def locate(self, shard: int, created_at_us: int) -> int:
+        return self._minion.locate(shard, created_at_us)
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
+        with self._lock:
+            heads = self._heads(shards)
+            if self._is_away():
+                return {shard: head._replace(next_added_id=ADDED_ID_MAX) for shard, head in heads.items()}
+            for cell in self._on_master.values():
+                if cell.shard in heads:
+                    heads[cell.shard] = heads[cell.shard]._replace(next_added_id=cell.added_id + 1)
+            return heads
+
+    def _heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
+        return {shard: head._replace(leader_epoch=head.leader_epoch + self.promotions) for shard, head in self._minion.heads(shards).items()}
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        with self._lock:
+            return [*self._minion.leader_epochs(shard), *self._epoch_starts.get(shard, ())]
+
+    def columns(self) -> list[str]:
+        return self._minion.columns()
+
+    def change_token(self) -> int:
+        return self._minion.change_token() + self.promotions
+
+    # --- the rest ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def datastore(self) -> str:
+        return self._minion.datastore
+
+    @property
+    def shards(self) -> int:
+        return self._minion.shards
+
+    @property
+    def state(self) -> StateTable:
+        return self._state
+
+    def commit_group(self, shard: int) -> str:
+        return self._minion.commit_group(shard)
+
+    def close(self) -> None:
+        self._minion.close()
+
+
+def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
+    return found._replace(stale=True) if found is not None else None
+
+
+class _MastersState:
+    """The state table, which is read and written on the master. Its commits are with the minion when they return, so none of them is lost."""
+
+    def __init__(self, engine: FailingMaster, state: StateTable) -> None:
+        self._engine = engine
+        self._state = state
+
+    def get(self, key: str) -> StateEntry | None:
+        self._engine.check_master()
+        return self._state.get(key)
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        self._engine.check_master()
+        return self._state.list(prefix)
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        self._engine.check_master()
+        return self._state.commit(write, expect)
+
+    def now_us(self) -> int:
+        self._engine.check_master()
+        return self._state.now_us()

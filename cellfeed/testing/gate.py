@@ -1,0 +1,170 @@
+"""What stands between a worker of the kit and everything outside it, so that the worker can be paused and killed as a process can.
+
+A worker is a few threads here. What a process does to the world it does by calls: to the store, to the coordination, and in the trigger functions. All of
+them pass the gate first. Behind a gate that is shut for a pause every thread of the worker waits; behind one that is shut for good they end, wherever they
+were. In between they may compute: nobody can tell.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from store.cells import NewCell, PutResult, StoredCell, Triple
+from store.engines.contract import Engine, Head, LocatedCell, Replica, StateEntry, StateTable
+from store.errors import Unavailable
+
+
+class WorkerKilled(BaseException):
+    """Ends the threads of a worker that was killed. Not an :class:`Exception`: nothing in the worker or in a trigger function is to handle it."""
+
+
+class Gate:
+    """One worker's."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self._open = threading.Event()
+        self._open.set()
+        self._killed_at: str | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._open.is_set()
+
+    @property
+    def is_killed(self) -> bool:
+        return self._killed_at is not None
+
+    def pause(self) -> None:
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
+
+    def kill(self, where: str) -> None:
+        """For good."""
+        self._killed_at = where
+        self._open.set()
+
+    def pass_through(self) -> None:
+        """Waits while the worker is paused. When it was killed: raises WorkerKilled in a thread that runs cells, Unavailable in those beside them, which end by
+        themselves."""
+        self._open.wait()
+        if self._killed_at is not None:
+            if _here.gate is self:
+                raise WorkerKilled(self._killed_at)
+            raise Unavailable(f"{self.worker} was killed at {self._killed_at}")
+
+    def enter(self) -> None:
+        """The calling thread runs cells for this worker from now on."""
+        _here.gate = self
+        self.pass_through()
+
+
+class _Here(threading.local):
+    gate: Gate | None = None
+
+
+_here: Final = _Here()
+
+
+def gate_here() -> Gate | None:
+    """The gate of the worker that the calling thread runs cells for."""
+    return _here.gate
+
+
+class GatedEngine:
+    """:class:`store.engines.contract.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
+
+    ``shows_cells`` says whether the log is shown yet: until then a scan finds nothing, as if it were at its end.
+    """
+
+    def __init__(self, engine: Engine, gate: Gate, shows_cells: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._shows_cells = shows_cells
+        self._state = _GatedState(engine.state, gate)
+
+    @property
+    def datastore(self) -> str:
+        return self._engine.datastore
+
+    @property
+    def shards(self) -> int:
+        return self._engine.shards
+
+    @property
+    def state(self) -> StateTable:
+        return self._state
+
+    def commit_group(self, shard: int) -> str:
+        return self._engine.commit_group(shard)
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        self._gate.enter()  # the thread that writes for this worker
+        return self._engine.put(cells)
+
+    def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        self._gate.pass_through()
+        return self._engine.get(triples, read_from)
+
+    def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
+        self._gate.pass_through()
+        return self._engine.latest(keys, read_from)
+
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+        self._gate.pass_through()
+        return self._engine.row(row_keys, read_from)
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        self._gate.enter()
+        return self._engine.scan(shard, location, limit) if self._shows_cells() else []
+
+    def locate(self, shard: int, created_at_us: int) -> int:
+        self._gate.pass_through()
+        return self._engine.locate(shard, created_at_us)
+
+    def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
+        self._gate.pass_through()
+        return self._engine.heads(shards)
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        self._gate.pass_through()
+        return self._engine.leader_epochs(shard)
+
+    def columns(self) -> list[str]:
+        self._gate.pass_through()
+        return self._engine.columns()
+
+    def change_token(self) -> int:
+        self._gate.pass_through()
+        return self._engine.change_token()
+
+    def close(self) -> None:
+        """Leaves the engine as it is."""
+
+
+class _GatedState:
+    """The state table as one worker sees it."""
+
+    def __init__(self, state: StateTable, gate: Gate) -> None:
+        self._state = state
+        self._gate = gate
+
+    def get(self, key: str) -> StateEntry | None:
+        self._gate.pass_through()
+        return self._state.get(key)
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        self._gate.pass_through()
+        return self._state.list(prefix)
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        self._gate.pass_through()
+        return self._state.commit(write, expect)
+
+    def now_us(self) -> int:
+        self._gate.pass_through()
+        return self._state.now_us()

@@ -1,0 +1,236 @@
+"""One run of a kit: workers at work until nothing is left to do.
+
+Idle is: every trigger's saved offset is at the watermark of every shard, no parked cell waits for a retry that was asked for, and no worker is paused. A shard
+whose offset is past a cell has run it or parked it (that is the runtime's promise); while ZooKeeper is away the offset is what the workers keep in the store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from bridge.coordination.contract import Claim, Coordinator
+from bridge.triggers.foothold import last_known
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.program import Trigger
+from cellfeed.testing.coordination import Coordination
+from cellfeed.testing.faults import Fault, PausedWorker, Stall
+from cellfeed.testing.gate import Gate, WorkerKilled
+from cellfeed.testing.history import History, RunOutcome
+from cellfeed.testing.worker import Watch, Worker
+from store.datastore import Datastore
+from store.engines.contract import Engine
+from store.errors import Unavailable
+
+LEASE_S: Final = 2.0
+"""Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided anew in a quarter of it."""
+
+LEASE_TO_LOSE_S: Final = 1.0
+"""Lease where a worker is to be paused past it: what such a test waits for."""
+
+_LOOK_EVERY_S: Final = 0.005
+
+
+class NotIdle(AssertionError):
+    """A run did not become idle in time; the message says what it waited for."""
+
+
+class TriggerStopped(AssertionError):
+    """A trigger stopped because too many of its cells are parked."""
+
+
+class _Foothold(msgspec.Struct):
+    token: int
+
+
+class IdleRun:
+    """See the module. ``away``: ZooKeeper is to be away, once every shard has its worker."""
+
+    def __init__(
+        self,
+        triggers: Sequence[Trigger],
+        workers: int,
+        engine: Engine,
+        coordination: Coordination,
+        faults: Sequence[Fault],
+        history: History,
+        watch: Watch,
+        *,
+        away: bool,
+    ) -> None:
+        self._triggers = triggers
+        self._engine = engine
+        self._coordination = coordination
+        self._faults = faults
+        self._history = history
+        self._watch = watch
+        self._away = away
+        self._lease_s = LEASE_TO_LOSE_S if any(isinstance(fault, PausedWorker) and fault.missing for fault in faults) else LEASE_S
+        self._lock = threading.Lock()
+        self._claims: dict[tuple[str, int], tuple[Gate, int]] = {}
+        self._settled = threading.Event()
+        if workers == 1 and not away:
+            self._settled.set()
+        for fault in faults:
+            if isinstance(fault, PausedWorker):
+                fault.pause_by(coordination.pause)
+        self._workers = [self._start(f"worker-{number + 1}") for number in range(workers)]
+
+    # --- what workers tell -----------------------------------------------------------------------------------------------------
+
+    def claimed(self, gate: Gate, claims: Collection[Claim]) -> None:
+        with self._lock:
+            self._claims.update({(claim.group, claim.partition): (gate, claim.token) for claim in claims})
+
+    def refused(self, gate: Gate) -> None:
+        for fault in self._faults:
+            if isinstance(fault, PausedWorker):
+                fault.refused(gate)
+
+    # --- the run ---------------------------------------------------------------------------------------------------------------
+
+    def until_idle(self, deadline_s: float) -> None:
+        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case."""
+        try:
+            self._until_idle(time.monotonic() + deadline_s, deadline_s)
+        finally:
+            self._end()
+
+    def _until_idle(self, deadline: float, deadline_s: float) -> None:
+        while True:
+            self._replace_the_dead()
+            waits_for = self._waits_for()
+            if not waits_for:
+                return
+            if time.monotonic() > deadline:
+                raise NotIdle(f"not idle within {deadline_s:g} s: {'; '.join(waits_for)}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _start(self, name: str) -> Worker:
+        def open_coordinator(store: Datastore, gate: Gate) -> Coordinator:
+            return self._coordination.open(store.state, gate, self)
+
+        return Worker(name, self._triggers, self._engine, open_coordinator, self._watch, self._settled.is_set, self._lease_s)
+
+    def _replace_the_dead(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if worker.is_running():
+                continue
+            if isinstance(worker.error, WorkerKilled):
+                self._coordination.abandon(worker.gate)
+                worker.close()
+                self._workers[number] = self._start(worker.name)
+            elif worker.error is not None:
+                raise worker.error
+
+    def _end(self) -> None:
+        self._settled.set()
+        for worker in self._workers:
+            self._coordination.resume(worker.gate)
+            worker.stop()
+        for worker in self._workers:
+            worker.close()
+        if self._away and self._coordination.tree is not None:
+            self._coordination.tree.come_back()
+
+    # --- what is left to do ------------------------------------------------------------------------------------------------------
+
+    def _waits_for(self) -> list[str]:
+        try:
+            if not self._settle():
+                return ["the workers to divide the shards among them"]
+            self._mind_paused_workers()
+            for trigger in self._triggers:
+                if (reason := ParkedCells(self._engine.state).stopped_because(trigger.group)) is not None:
+                    raise TriggerStopped(f"trigger {trigger.group} has stopped: {reason}")
+            left = self._left()
+        except Unavailable as error:
+            return [f"the store or the coordination: {error}"]
+        self._release_what_is_left(set(left))
+        paused = [f"{fault.what}: {fault.missing}" for fault in self._faults if isinstance(fault, PausedWorker) and fault.gate is not None and fault.missing]
+        return [*left.values(), *paused]
+
+    def _left(self) -> dict[tuple[str, int], str]:
+        """By (group, shard): what is still to be done."""
+        left = {}
+        located = {trigger.group: self._locations(trigger.group) for trigger in self._triggers}
+        # The heads after the offsets: what a function put before its offset moved is seen.
+        heads = self._engine.heads()
+        for group, locations in located.items():
+            for shard, head in heads.items():
+                location = locations.get(shard, head.log_start)
+                if location < head.watermark:
+                    left[(group, shard)] = f"{group} is at {location} of {head.watermark} in shard {shard}{self._why(group, shard)}"
+            for parked in ParkedCells(self._engine.state).all(group):
+                if parked.retry_asked:
+                    left[(group, parked.partition)] = f"{group}: parked cell {parked.cell_id} is to be tried again{self._why(group, parked.partition)}"
+        return left
+
+    def _locations(self, group: str) -> dict[int, int]:
+        if self._is_away():
+            return last_known(self._engine.state, group, self._engine.datastore, range(self._engine.shards))
+        return {shard: offset.offset for (_, shard), offset in self._coordination.observer.fetch_offsets(group).items()}
+
+    def _why(self, group: str, shard: int) -> str:
+        runs = [run for run in self._history.all() if run.group == group and run.shard == shard]
+        if not runs:
+            return " (no cell of it has been run)"
+        last = runs[-1]
+        if last.outcome is RunOutcome.RUNNING:
+            return f" ({last.worker} has been running cell {last.cell_ids} for {time.monotonic() - last.begun_s:.1f} s)"
+        failed = f": {last.error!r}" if last.error is not None else ""
+        return f" (the last call was for cell {last.cell_ids} on {last.worker}, {last.outcome}{failed})"
+
+    # --- faults ------------------------------------------------------------------------------------------------------------------
+
+    def _mind_paused_workers(self) -> None:
+        for fault in self._faults:
+            if isinstance(fault, PausedWorker) and fault.gate is not None and fault.cell is not None and not fault.resumed:
+                runs = self._history.of_cell(fault.group, fault.cell)
+                if any(run.worker != fault.gate.worker and run.outcome is RunOutcome.DONE for run in runs):
+                    fault.resumed = True
+                    self._coordination.resume(fault.gate)
+
+    def _release_what_is_left(self, left: set[tuple[str, int]]) -> None:
+        stalls = [fault for fault in self._faults if isinstance(fault, Stall)]
+        with_time_out = {trigger.group for trigger in self._triggers if trigger.timeout_s is not None}
+        stalled = {(group, shard) for stall in stalls for group, shard in list(stall.stalled) if group not in with_time_out}
+        if stalled and left <= stalled:
+            for stall in stalls:
+                stall.release()
+
+    # --- beginning ---------------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> bool:
+        """Whether every shard has its worker, evenly; from then on cells are shown."""
+        if self._settled.is_set():
+            return True
+        if not all(self._is_divided(trigger.group) for trigger in self._triggers):
+            return False
+        if self._away and self._coordination.tree is not None:
+            self._coordination.tree.go_away()
+        self._settled.set()
+        return True
+
+    def _is_divided(self, group: str) -> bool:
+        with self._lock:
+            claims = {shard: claim for (name, shard), claim in self._claims.items() if name == group}
+        if len(claims) < self._engine.shards:
+            return False
+        shares = [sum(gate is worker.gate for gate, _ in claims.values()) for worker in self._workers]
+        if min(shares) < self._engine.shards // len(self._workers) or max(shares) - min(shares) > 1:
+            return False
+        return self._coordination.tree is None or self._begun(group) == {shard: token for shard, (_, token) in claims.items()}
+
+    def _begun(self, group: str) -> dict[int, int]:
+        """The claim under which each shard was begun last, as the footholds say."""
+        prefix = f"foothold/{quote(group, safe='')}/shards/{quote(self._engine.datastore, safe='')}/"
+        return {int(entry.key[len(prefix) :]): msgspec.json.decode(entry.value, type=_Foothold).token for entry in self._engine.state.list(prefix)}
+
+    def _is_away(self) -> bool:
+        return self._away and self._settled.is_set()

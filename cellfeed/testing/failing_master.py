@@ -17,7 +17,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, Head, LocatedCell, Replica, StateEntry, StateTable
+from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.errors import OutcomeUnknown, StorageUnavailable
 from store.limits import ADDED_ID_MAX
 from store.sharding import shard_of
@@ -133,6 +133,9 @@ class FailingMaster:
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         return self._minion.scan(shard, location, limit)
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        return self._minion.scan_many(ranges)
 
     def locate(self, shard: int, created_at_us: int) -> int:
         return self._minion.locate(shard, created_at_us)

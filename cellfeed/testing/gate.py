@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, Head, LocatedCell, Replica, StateEntry, StateTable
+from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.errors import Unavailable
 
 
@@ -121,6 +121,9 @@ class GatedEngine:
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         self._gate.enter()
         return self._engine.scan(shard, location, limit) if self._shows_cells() else []
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        return [self.scan(*each) for each in ranges]
 
     def locate(self, shard: int, created_at_us: int) -> int:
         self._gate.pass_through()

@@ -135,7 +135,7 @@ class IdleRun:
             worker.stop()
         for worker in self._workers:
             worker.close()
-        if self._away and self._coordination.tree is not None:
+        if self._coordination.tree is not None:
             self._coordination.tree.come_back()
 
     # --- what is left to do ------------------------------------------------------------------------------------------------------
@@ -152,6 +152,7 @@ class IdleRun:
         except Unavailable as error:
             return [f"the store or the coordination: {error}"]
         self._release_what_is_left(set(left))
+        self._bring_zookeeper_back_for(set(left))
         paused = [f"{fault.what}: {fault.missing}" for fault in self._faults if isinstance(fault, PausedWorker) and fault.gate is not None and fault.missing]
         return [*left.values(), *paused]
 
@@ -203,6 +204,15 @@ class IdleRun:
         if stalled and left <= stalled:
             for stall in stalls:
                 stall.release()
+
+    def _bring_zookeeper_back_for(self, left: set[tuple[str, int]]) -> None:
+        """A worker that was killed cannot join again without ZooKeeper: when only its shards are left, ZooKeeper is back."""
+        if left and self._is_away() and self._coordination.tree is not None:
+            with self._lock:
+                of_the_dead = {key for key, (gate, _) in self._claims.items() if gate.is_killed}
+            if left <= of_the_dead:
+                self._coordination.tree.come_back()
+                self._away = False
 
     # --- beginning ---------------------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class Kit:
     @contextmanager
     def zookeeper_away(self) -> Iterator[ZooKeeperAway]:
         """In runs inside of it, ZooKeeper goes away once the workers have joined and have their shards. They must do their work all the same; their offsets are
-        kept in the store, and are in ZooKeeper after the next run outside."""
+        kept in the store, and are in ZooKeeper after the next run outside. A worker that is killed meanwhile cannot join again: when only its shards are left,
+        ZooKeeper comes back for the rest of the run."""
         if self._coordination is None:
             self._in_zookeeper = True
         tree = self._opened().tree

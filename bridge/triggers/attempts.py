@@ -69,19 +69,31 @@ class Attempts:
         self._stop = stop
         self._deadlines = deadlines
 
-    def run(self, cells: Sequence[StoredCell], *, on_record: bool = False, tries_max: int | None = None) -> Result:
+    def run(self, cells: Sequence[StoredCell], *, on_record: bool = False, suspect: bool = False, tries_max: int | None = None) -> Result:
         """Runs the function for cells: several of a batch, or one. ``on_record``: counted beforehand, see ``tries.py``; for one cell.
 
-        ``tries_max``: at most so many tries, whatever the policy allows.
+        ``suspect``: it has ended a process before, as any with a try on record may have. ``tries_max``: at most so many tries, whatever the policy allows.
         """
-        attempts = ended = waits = 0
-        first = cells[0].added_id
-        if on_record and (left := self._tries.of(first)) is not None:
-            attempts = ended = left.attempts
-            if attempts >= (tries_max or self._trigger.policy_for(left.kind).attempts):
-                return Failed(left.told(), attempts, ended)
+        if not on_record:
+            return self._run(cells, 0, tries_max, counted=True)
+        left = self._tries.of(cells[0].added_id)
+        ended = left.attempts if left else 0
+        if left and ended >= (tries_max or self._trigger.policy_for(left.kind).attempts):
+            return Failed(left.told(), ended, ended)
+        if left:
             self._place.save()  # should this be the end of the process again, only this cell runs again
-        counted = not on_record
+        suspect = suspect or left is not None
+        with self._deadlines.quarantine.on_record(suspect, self._stop) as may_run:
+            if not may_run:
+                return STOPPED
+            self._place.make_sure()
+            result = self._run(cells, ended, tries_max, counted=False)
+            if suspect and isinstance(result, Done):
+                self._tries.end()  # at once: it must not count for what the next suspect does
+        return result
+
+    def _run(self, cells: Sequence[StoredCell], ended: int, tries_max: int | None, *, counted: bool) -> Result:
+        attempts, waits, first = ended, 0, cells[0].added_id
         while True:
             try:
                 if not counted:

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from bridge.triggers.quarantine import Quarantine
 from store.errors import CellfeedError, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -63,9 +64,10 @@ class Call:
 
 
 class Deadlines:
-    """The calls under way in one process that have a time-out, and the thread that watches them."""
+    """The calls under way in one process that have a time-out, and the thread that watches them. ``quarantine`` is for those with their tries on record."""
 
     def __init__(self, *, exit_process: Callable[[int], None] = os._exit) -> None:
+        self.quarantine = Quarantine()
         self._exit = exit_process
         self._calls: dict[int, Call] = {}
         self._closed = threading.Event()

@@ -100,7 +100,7 @@ class ParkedRetry:
         if stored is None:
             return Failed(f"cell {cell.cell_id} is not in the log any more", _ONE_TRY)
         # What was held has not been tried: it has all its tries. What has failed before has one now, and another one next time.
-        return self._attempts.run([stored], on_record=True, tries_max=None if cell.held else _ONE_TRY)
+        return self._attempts.run([stored], on_record=True, suspect=cell.ended > 0, tries_max=None if cell.held else _ONE_TRY)
 
     def _stored(self, cell: ParkedCell) -> StoredCell | None:
         found = self._store.engine.scan(cell.partition, cell.added_id, 1)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -95,7 +96,7 @@ class TriggerFleet:
         try:
             # A session of its own: a Ctrl-C at the terminal reaches only the run, which ends its workers.
             worker.process = subprocess.Popen(
-                [sys.executable, "-m", "cellfeed.trigger_process", msgspec.json.encode(specification).decode()],
+                [sys.executable, "-m", "cellfeed.trigger_process", worker.name],
                 stdin=subprocess.PIPE,
                 pass_fds=(write_fd,),
                 start_new_session=True,
@@ -107,6 +108,10 @@ class TriggerFleet:
         finally:
             os.close(write_fd)
         worker.ready_fd = read_fd
+        assert worker.process.stdin is not None  # noqa: S101 (a pipe, as asked for)
+        with suppress(BrokenPipeError):  # it died at once, which is seen at the next look
+            worker.process.stdin.write(msgspec.json.encode(specification) + b"\n")
+            worker.process.stdin.flush()
         self._say(f"{worker.name} started (pid {worker.process.pid})")
 
     def _has_begun(self, worker: _Worker) -> bool:

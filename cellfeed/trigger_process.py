@@ -1,7 +1,7 @@
-"""One trigger worker of ``cellfeed triggers run``: ``python -m cellfeed.trigger_process SPECIFICATION`` with a JSON object, see :class:`Specification`.
+"""One trigger worker of ``cellfeed triggers run``: ``python -m cellfeed.trigger_process NAME``, with a :class:`Specification` in its first line of input.
 
-It drains at SIGTERM, and when its standard input ends: that is held open by who started it, so a worker does not outlive a ``triggers run`` that was killed.
-Exit codes are those of the command line.
+In its input and not among its arguments, which everybody on the host can read: settings may be secrets. The input is held open by who started it. The worker
+drains at SIGTERM, and when its input ends, so it does not outlive a ``triggers run`` that was killed. Exit codes are those of the command line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.errors import CellfeedError
 
 
 class Specification(msgspec.Struct, frozen=True):
-    """What a worker needs: the configuration is read by each worker itself, because it may hold passwords. ``ready_fd`` is closed when it has begun."""
+    """What a worker needs, as JSON in one line. ``ready_fd``: where it writes a byte when it has begun."""
 
     config: str
     run_dir: str
@@ -33,7 +33,7 @@ class Specification(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    specification = msgspec.json.decode(sys.argv[1], type=Specification)
+    specification = msgspec.json.decode(_first_line(), type=Specification)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {specification.name.replace('%', '%%')} %(name)s: %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,6 +51,13 @@ def main() -> None:
     except CellfeedError as error:
         sys.stderr.write(f"cellfeed: {error}\n")
         sys.exit(error.exit_code)
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (piece := os.read(0, 65_536)):
+        line += piece
+    return line
 
 
 def _end_with_parent(stop: threading.Event) -> None:

@@ -66,12 +66,12 @@ class Reset:
         self._control = Control(datastore.state, group)
         self._topic = datastore.name
 
-    def run(self, locations: Mapping[int, int], *, wait_s: float = WAIT_S) -> Deed:
+    def run(self, locations: Mapping[int, int], *, wait_s: float = WAIT_S, lease_s: float = LEASE_S) -> Deed:
         """Moves the shards. Raises Refused, with nothing changed, when their workers do not give them back within ``wait_s`` seconds, or somebody else
         resets the group just now; StaleWriter, Unavailable."""
         member = f"{OPERATOR}{self._operator.name} {os.getpid()}-{secrets.token_hex(4)}"
-        standing = Standing(self._coordinator, self._group, member, LEASE_S)
-        keeper = LeaseKeeper([standing], LEASE_S)
+        standing = Standing(self._coordinator, self._group, member, lease_s)
+        keeper = LeaseKeeper([standing], lease_s)
         claims: dict[int, Claim] = {}
         try:
             self._ask_to_stand_aside(member)
@@ -101,7 +101,7 @@ class Reset:
         while missing := [shard for shard in shards if shard not in claims]:
             claims |= self._coordinator.claim(standing.session, self._topic, missing)
             if standing.session.epoch != epoch:
-                raise Refused(f"trigger {self._group!r} was not reset: this process was held up for longer than {LEASE_S:.0f} s; try again")
+                raise Refused(f"trigger {self._group!r} was not reset: this process was held up for longer than its lease; try again")
             if len(claims) == len(shards):
                 return
             if time.monotonic() > deadline_s:

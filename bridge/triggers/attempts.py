@@ -68,6 +68,8 @@ class Attempts:
         self._progress = progress
         self._stop = stop
         self._deadlines = deadlines
+        self.overdue = False
+        """Whether a call has timed out: it may be at it still."""
 
     def run(self, cells: Sequence[StoredCell], *, on_record: bool = False, suspect: bool = False, tries_max: int | None = None) -> Result:
         """Runs the function for cells: several of a batch, or one. ``on_record``: counted beforehand, see ``tries.py``; for one cell.
@@ -160,6 +162,7 @@ class Attempts:
         self._progress.because = f"{error.splitlines()[0]}: the process ends"
         if len(cells) == 1:
             self._tries.note_time_out(cells[0].added_id, error)
+        self.overdue = True
 
 
 def _named(cells: Sequence[StoredCell]) -> str:

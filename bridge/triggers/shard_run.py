@@ -94,6 +94,11 @@ class ShardRun:
         self._rows_parked: set[bytes] | None = None
         self._held_since_counted = 0
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its function has timed out. It does not come to an end then but with its process, and is not given back before."""
+        return self._attempts.overdue
+
     def has_work(self, watermark: int) -> bool:
         """Whether there are cells to run, or an offset that could not be saved and is due to be tried again."""
         return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due()

@@ -141,7 +141,8 @@ class TriggerGroup:
         return bool(self._working)
 
     def drain(self) -> bool:
-        """Asks every run to end and gives back those that have. True when all are given back and the group is left."""
+        """Asks every run to end and gives back those that have. True when all are given back and the group is left, and when none but runs that only end with
+        the process are left."""
         for run in self._runs.values():
             run.stop.set()
         self._collect_finished()
@@ -149,7 +150,7 @@ class TriggerGroup:
             self._release_stopped()
             self._give_back()
             if self._runs:
-                return False
+                return all(run.is_overdue for run in self._runs.values())
             self.standing.leave()
             self._teller.leave()
         except Unavailable as error:

@@ -127,7 +127,7 @@ def test_billing_goes_on_while_zookeeper_is_away(cellfeed_kit: Kit, billing: lis
     cellfeed_kit.kill_at("billing.after_charge", at_pass=20)
     with cellfeed_kit.zookeeper_away():
         cellfeed_kit.poison(TRIPS[2], times=4, error=CardDeclined("try again"))
-        cellfeed_kit.run_until_idle(billing)
+        cellfeed_kit.run_until_idle(billing, workers=2)
     cellfeed_kit.run_until_idle(billing)
     assert_settled(cellfeed_kit, provider)
     assert sum(cellfeed_kit.offsets(billing[0]).values()) == sum(head.watermark for head in cellfeed_kit.store.heads().values())

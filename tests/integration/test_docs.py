@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,16 @@ def test_python_in_a_page_is_python_and_uses_public_names(page: str, text: str) 
     for node in ast.walk(ast.parse(text, page)):
         if isinstance(node, ast.ImportFrom) and node.module == "cellfeed":
             assert {name.name for name in node.names} <= set(cellfeed.__all__)
+
+
+@pytest.mark.parametrize(("page", "text"), [(page, text) for page, text in blocks("python") if "\ndef test_" in text])
+def test_tests_in_a_page_pass(page: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "test_page.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "cellfeed.testing.plugin", "--strict-markers", "-W", "error", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{page}: {done.stdout[-3000:]}{done.stderr[-1000:]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -70,6 +70,9 @@ def test_the_wheel_carries_the_packages_their_data_and_the_licence_and_nothing_e
     }
     assert data <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = archive.read(next(name for name in names if name.endswith(".dist-info/entry_points.txt"))).decode()
+    assert "[pytest11]\ncellfeed = cellfeed.testing.plugin" in entry_points
     packages = {name.split("/")[0] for name in names if name.endswith("/py.typed")}
     assert packages == {"store", "bridge", "consumers", "schemas", "cellfeed"}
 
@@ -105,7 +108,7 @@ def test_the_lock_file_has_every_dependency_with_hashes_and_names_no_host() -> N
     assert "://" not in lock
     assert "index-url" not in lock
     locked = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==", lock, re.MULTILINE)}
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"], *PROJECT["optional-dependencies"]["testing"]]
     assert {_normal(re.split(r"[\[<>=;~! ]", each)[0]) for each in wanted} <= locked
     assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", lock.strip()) if not entry.startswith("#"))
 

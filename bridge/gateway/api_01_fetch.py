@@ -11,6 +11,7 @@ The response is written by hand: record bytes never pass through the schema libr
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from time import monotonic
@@ -23,7 +24,9 @@ from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S
 from bridge.gateway.protocol import RequestHead, frame_parts
 from bridge.gateway.topics import Topic
+from store.errors import Unavailable
 
+_log = logging.getLogger("cellfeed.gateway")
 KEY: Final = 1
 VERSIONS: Final = (4, 17)
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -75,6 +78,7 @@ def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:
 
 
 async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None]) -> tuple[list[_Answer], int, bool]:
+    _prepare(context, _wanted(request, topics))
     answers: list[_Answer] = []
     left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
     found_bytes, failed = 0, False
@@ -88,12 +92,24 @@ async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | 
         batches: Sequence[Batch] = ()
         if wanted.offset < head.watermark and (left > 0 or not found_bytes):
             bytes_max = max(min(wanted.bytes_max, left), 1)
-            batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max)
+            try:
+                batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max)
+            except Unavailable as error:
+                # Its cluster is away: the others' partitions go on. Every client knows this error as one to try again after.
+                _log.warning("partition %d cannot be read just now: %s", wanted.partition, error)
+                answers.append(_Answer(ErrorCode.not_leader_or_follower, -1, -1, ()))
+                failed = True
+                continue
         size = sum(len(batch.data) for batch in batches)
         found_bytes += size
         left -= size
         answers.append(_Answer(ErrorCode.none, head.watermark, head.log_start, batches))
     return answers, found_bytes, failed
+
+
+def _prepare(context: GatewayContext, wanted: Sequence[_Wanted]) -> None:
+    heads = [(each, each.topic, context.heads[each.partition]) for each in wanted if _error(context, each) is ErrorCode.none]
+    context.blocks.prepare((topic, each.partition, each.offset, head.watermark, head.leader_epoch) for each, topic, head in heads if topic is not None)
 
 
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -20,10 +20,14 @@ from bridge.gateway.limits import BLOCK_CELLS, BLOCKS_BYTES_MAX
 from bridge.gateway.topics import Topic
 from store.body_codec import decoded_bytes_bound
 from store.cells import StoredCell
-from store.engines.contract import Engine
+from store.engines.contract import Engine, LogRange
 
 _BATCH_BYTES: Final = 768 << 10
 """Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by default; one larger body goes alone."""
+
+
+_PREPARED_CELLS_MAX: Final = 2_000
+"""Cells that are read together for one fetch: what comes in a fraction of a second. More are read partition by partition, as the answer has room."""
 
 
 class Batch(NamedTuple):
@@ -35,6 +39,17 @@ class Batch(NamedTuple):
 
 
 Block = list[Batch]
+
+Wanted = tuple[Topic, int, int, int, int]
+"""Topic, shard, the offset that is asked for, watermark and leader epoch."""
+
+
+class _Piece(NamedTuple):
+    topic: Topic
+    shard: int
+    start: int
+    end: int
+    leader_epoch: int
 
 
 class Blocks:
@@ -94,18 +109,46 @@ class Blocks:
     async def _end(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
         key = (topic.name, shard)
-        segments = self._ends.get(key, [])
-        boundary = watermark // BLOCK_CELLS * BLOCK_CELLS
-        if not segments or not boundary <= segments[0].start <= offset <= segments[-1].end:
-            # The first look at this open block, or one from before what was kept: all of it from here on is one new piece.
-            start = min(offset, segments[0].start) if segments and segments[0].start >= boundary else offset
-            segments = await self._encode_once(topic, shard, start, watermark, leader_epoch)
-        elif segments[-1].end < watermark:
-            segments = segments + await self._encode_once(topic, shard, segments[-1].end, watermark, leader_epoch)
+        segments, start = self._kept_end(key, offset, watermark)
+        if start < watermark:
+            segments = segments + await self._encode_once(topic, shard, start, watermark, leader_epoch)
         kept = self._ends.get(key)
+        boundary = _boundary(watermark)
         if kept is None or kept[0].start < boundary or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
             self._ends[key] = segments
         return segments
+
+    def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
+        """The kept segments that go on to the watermark from ``offset`` or before it, and where they end: from there on it is to be encoded."""
+        segments = self._ends.get(key, [])
+        if segments and _boundary(watermark) <= segments[0].start <= offset <= segments[-1].end:
+            return segments, segments[-1].end
+        # The first look at this open block, or one from before what was kept: all of it from here on is one new piece.
+        return [], min(offset, segments[0].start) if segments and segments[0].start >= _boundary(watermark) else offset
+
+    def prepare(self, wanted: Iterable[Wanted]) -> None:
+        """Begins to read and encode, in one go, the new cells at the ends of these logs: a fetch of many partitions would else ask the store once for each."""
+        groups: dict[str, list[_Piece]] = {}
+        cells = 0
+        for topic, shard, offset, watermark, leader_epoch in wanted:
+            if not _boundary(watermark) <= offset < watermark:
+                continue
+            _, start = self._kept_end((topic.name, shard), offset, watermark)
+            if start < watermark and (topic.name, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
+                # A cluster that is away holds up nobody else's.
+                groups.setdefault(self._engine.commit_group(shard), []).append(_Piece(topic, shard, start, watermark, leader_epoch))
+                cells += watermark - start
+        for pieces in groups.values():
+            if len(pieces) > 1:
+                self._encode_together(pieces)
+
+    def _encode_together(self, pieces: Sequence[_Piece]) -> None:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
+        for piece, future in zip(pieces, futures, strict=True):
+            self._begun((piece.topic.name, piece.shard, piece.start, piece.end), future)
+        encoding = loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces)
+        encoding.add_done_callback(lambda done: _hand_out(done, futures))
 
     async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int) -> Block:
         """Several fetches that want the same piece at the same time wait for one encoding of it."""
@@ -114,14 +157,44 @@ class Blocks:
         if future is None:
             loop = asyncio.get_running_loop()
             future = loop.run_in_executor(self._executor, encode_range, self._engine, topic, shard, start, end, leader_epoch)
-            self._under_way[key] = future
-            future.add_done_callback(lambda _: self._under_way.pop(key, None))
-            self.encoded += 1
+            self._begun(key, future)
         return await asyncio.shield(future)
 
+    def _begun(self, key: tuple[str, int, int, int], future: asyncio.Future[Block]) -> None:
+        self._under_way[key] = future
+        future.add_done_callback(lambda _: self._under_way.pop(key, None))
+        self.encoded += 1
 
-def encode_range(engine: Engine, topic: Topic, shard: int, start: int, end: int, leader_epoch: int) -> Block:
-    """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch."""
+
+def _boundary(watermark: int) -> int:
+    """Where the open block begins."""
+    return watermark // BLOCK_CELLS * BLOCK_CELLS
+
+
+def _hand_out(encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.Future[Block]]) -> None:
+    if encoding.cancelled():
+        for future in futures:
+            future.cancel()
+    elif (error := encoding.exception()) is not None:
+        for future in futures:
+            future.set_exception(error)
+            future.exception()  # nobody may come for it: the fetch had enough before
+    else:
+        for future, block in zip(futures, encoding.result(), strict=True):
+            future.set_result(block)
+
+
+def encode_pieces(engine: Engine, pieces: Sequence[_Piece]) -> list[Block]:
+    """As :func:`encode_range` for each, read together."""
+    found = engine.scan_many([LogRange(piece.shard, piece.start, piece.end - piece.start) for piece in pieces])
+    return [encode_range(engine, *piece, first) for piece, first in zip(pieces, found, strict=True)]
+
+
+def encode_range(engine: Engine, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, first: Sequence[StoredCell] | None = None) -> Block:
+    """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch.
+
+    ``first``: cells from its start on that were read already.
+    """
     block: Block = []
     cells: list[StoredCell] = []
     cells_bytes = 0
@@ -134,7 +207,8 @@ def encode_range(engine: Engine, topic: Topic, shard: int, start: int, end: int,
         cells, cells_bytes, batch_start = [], 0, batch_end
 
     while position < end:
-        found = _scan(engine, shard, position, end)
+        found = _below(end, engine.scan(shard, position, end - position) if first is None else first)
+        first = None
         for cell in found:
             if topic.column is None or cell.column_name == topic.column:
                 size = decoded_bytes_bound(cell.body)
@@ -147,11 +221,9 @@ def encode_range(engine: Engine, topic: Topic, shard: int, start: int, end: int,
     return block
 
 
-def _scan(engine: Engine, shard: int, start: int, end: int) -> Sequence[StoredCell]:
-    found = engine.scan(shard, start, end - start)
-    while found and found[-1].added_id >= end:
-        found.pop()
-    return found
+def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:
+    """Where ids are missing, as many cells as ids go on beyond the range."""
+    return [cell for cell in found if cell.added_id < end] if found and found[-1].added_id >= end else found
 
 
 def _size(block: Block) -> int:

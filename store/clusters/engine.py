@@ -15,7 +15,7 @@ from store.clusters.cluster import Cluster, Watermark
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
-from store.engines.contract import Head, LocatedCell, Replica, StateEntry, StateTable
+from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.sharding import check_shard, shard_of
 
@@ -147,7 +147,25 @@ class ClusteredEngine:
             return []
         # A node that is behind gives nothing of what another one has shown already: the next one is asked then.
         cells, _ = cluster.read(lambda engine: engine.scan(shard, location, count), self._read_first, bool)
-        return cells
+        return _there(cluster, [LogRange(shard, location, count)], [cells])[0]
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        found: list[list[StoredCell]] = [[] for _ in ranges]
+        by_cluster: dict[Cluster, list[tuple[int, LogRange]]] = {}
+        for index, each in enumerate(ranges):
+            by_cluster.setdefault(self._cluster_of[check_shard(each.shard, self._shards)], []).append((index, each))
+        for cluster, members in by_cluster.items():
+            if any(each.location >= cluster.shown(each.shard) for _, each in members):
+                cluster.heads()
+            shown = [(index, each._replace(limit=min(each.limit, cluster.shown(each.shard) - each.location))) for index, each in members]
+            some = [(index, each) for index, each in shown if each.limit > 0]
+            if not some:
+                continue
+            wanted = [each for _, each in some]
+            cells, _ = cluster.read(lambda engine, wanted=wanted: engine.scan_many(wanted), self._read_first, all_found)  # type: ignore[misc]
+            for (index, _), there in zip(some, _there(cluster, wanted, cells), strict=True):
+                found[index] = there
+        return found
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
@@ -211,6 +229,17 @@ class ClusteredEngine:
             for (index, _), value in zip(members, values, strict=True):
                 results[index] = as_stale(value) if stale else value
         return [results[index] for index in range(len(keyed))]
+
+
+def _there(cluster: Cluster, ranges: Sequence[LogRange], found: list[list[StoredCell]]) -> list[list[StoredCell]]:
+    """The cells found, if there are any of each range: all of them lie below the watermark, and "nothing" from a node that is behind would be read as a hole
+    in the log (I7). Raises StorageUnavailable."""
+    for each, cells in zip(ranges, found, strict=True):
+        if not cells:
+            raise StorageUnavailable(
+                f"cluster {cluster.name}: no node that can be read just now has shard {each.shard} from {each.location} on, which was shown"
+            )
+    return found
 
 
 def _as_stale(found: LocatedCell | None) -> LocatedCell | None:

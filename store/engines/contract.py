@@ -11,7 +11,7 @@ Writing
     E6  ``put`` raises StorageUnavailable when nothing was written, OutcomeUnknown when the commit was sent and its fate is not known.
         After a failure no id is used up and the engine goes on.
 Reading
-    E7  ``scan`` returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
+    E7  ``scan`` (``scan_many``) returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
     E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one consistent look.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is none).
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
@@ -78,6 +78,14 @@ class WriteTerms(NamedTuple):
     semi_sync: bool = False
 
 
+class LogRange(NamedTuple):
+    """At most ``limit`` cells of a shard's log from added_id ``location`` on."""
+
+    shard: int
+    location: int
+    limit: int
+
+
 class Look(NamedTuple):
     """What one node of a cluster says of itself in one answer: the value of a state entry that was asked for, a token that is another one when any counter has
     changed, and the counters, unless the token is the one that the caller had."""
@@ -137,6 +145,10 @@ class Engine(Protocol):
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         """At most ``limit`` cells from added_id ``location`` on, below the watermark; ends early after ``SCAN_BYTES_MAX``."""
+        ...
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        """:meth:`scan` of each range, with fewer round trips. For ranges that are small together: the ends of many logs."""
         ...
 
     def locate(self, shard: int, created_at_us: int) -> int: ...

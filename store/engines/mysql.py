@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
-from store.engines.contract import Head, LocatedCell, Look, Replica, StateTable, WriteTerms
+from store.engines.contract import Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query, query_all
@@ -163,6 +163,22 @@ class MySqlEngine:
                     break
         return cells
 
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        found: dict[int, list[StoredCell]] = {}
+        together: list[int] = []
+        cells = 0
+        for index, each in enumerate(ranges):
+            if each.limit > _SCAN_STEP:
+                found[index] = self.scan(*each)
+                continue
+            if cells + each.limit > _SCAN_STEP:
+                found.update(self._scan_together(ranges, together))
+                together, cells = [], 0
+            together.append(index)
+            cells += each.limit
+        found.update(self._scan_together(ranges, together))
+        return [found[index] for index in range(len(ranges))]
+
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
         with self._server.connection() as connection:
@@ -243,14 +259,43 @@ class MySqlEngine:
         return [StoredCell(int(added_id), key, name.decode(), int(ref_key), int(at), body) for added_id, key, name, ref_key, at, body in rows]
 
     def _scan_step(self, connection: Connection[Any], shard: int, location: int, limit: int) -> list[StoredCell]:
-        wanted = f"SELECT * FROM {self._database(shard)}.cell WHERE added_id >= {min(location, ADDED_ID_MAX)} ORDER BY added_id LIMIT {limit}"
-        sql = f"SELECT COUNT(*), SUM(LENGTH(body)), GROUP_CONCAT({_FRAMED} ORDER BY added_id SEPARATOR '') FROM ({wanted}) AS wanted"
-        [(count, _, frames)] = query(connection, sql)
+        [(count, frames)] = query(connection, f"SELECT {self._framed(shard, location, limit)}")
+        return self._unframed(connection, shard, location, limit, int(count), frames)
+
+    def _scan_together(self, ranges: Sequence[LogRange], indexes: Sequence[int]) -> dict[int, list[StoredCell]]:
+        """The ranges of these indexes in one answer, a row each."""
+        if not indexes:
+            return {}
+        selects = [f"SELECT {index}, {self._framed(*ranges[index])}" for index in indexes]
+        found = {}
+        with self._server.connection() as connection:
+            for index, count, frames in query(connection, " UNION ALL ".join(selects)):
+                cells = self._unframed(connection, *ranges[int(index)], int(count), frames)
+                found[int(index)] = _within_scan_bytes(cells)
+        return found
+
+    def _framed(self, shard: int, location: int, limit: int) -> str:
+        """The rest of a SELECT that counts the cells of a range and joins them into one value."""
+        database = self._database(check_shard(shard, self._shards))
+        wanted = f"SELECT * FROM {database}.cell WHERE added_id >= {min(location, ADDED_ID_MAX)} ORDER BY added_id LIMIT {limit}"
+        return f"COUNT(*), GROUP_CONCAT({_FRAMED} ORDER BY added_id SEPARATOR '') FROM ({wanted}) AS wanted"
+
+    def _unframed(self, connection: Connection[Any], shard: int, location: int, limit: int, count: int, frames: bytes | None) -> list[StoredCell]:
         cells = _unframe(frames or b"")
-        if len(cells) == int(count):
+        if len(cells) == count:
             return cells
         # The joined value was cut at its limit (rows of tens of kilobytes): plain rows, then.
         return self._select(connection, shard, f"added_id >= {location} ORDER BY added_id LIMIT {limit}")
+
+
+def _within_scan_bytes(cells: list[StoredCell]) -> list[StoredCell]:
+    """The first of them, as many as one scan may give."""
+    scanned_bytes = 0
+    for index, cell in enumerate(cells):
+        scanned_bytes += len(cell.body)
+        if scanned_bytes > SCAN_BYTES_MAX and index:
+            return cells[:index]
+    return cells
 
 
 def _heads(joined: str | None) -> dict[int, Head]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from store.body_codec import DEFAULT_CODEC, encode_bodies
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.engines.contract import Head, LocatedCell, Replica, StateTable
+from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.engines.sqlite_files import SqliteFile, connect
 from store.engines.sqlite_state import SqliteState
@@ -126,6 +126,9 @@ class SqliteEngine:
                         return cells
                     cells.append(row)
         return cells
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        return [self.scan(*each) for each in ranges]
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)

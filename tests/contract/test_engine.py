@@ -12,7 +12,7 @@ import pytest
 from cellfeed.testing.failing_master import FailingMaster
 from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
 from store.cells import NewCell, Outcome, Triple, new_cell
-from store.engines.contract import Engine
+from store.engines.contract import Engine, LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
@@ -221,10 +221,26 @@ def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Eng
     assert [c.added_id for c in engine.scan(0, 1, 10)] == [1]
 
 
+def test_e7_ranges_of_several_logs_are_as_if_each_were_scanned(engine: Engine) -> None:
+    engine.put([cell(row=key) for shard in (0, 1, 3) for key in rows_of_shard(shard, 30)])
+    ranges = [LogRange(3, 10, 5), LogRange(0, 28, 100), LogRange(0, 3, 1), LogRange(2, 0, 10), LogRange(1, 30, 10), LogRange(1, 0, 10**6)]
+    assert engine.scan_many(ranges) == [engine.scan(*each) for each in ranges]
+    assert [len(cells) for cells in engine.scan_many(ranges)] == [5, 2, 1, 0, 0, 30]
+    assert engine.scan_many([]) == []
+
+
+def test_e7_each_of_several_ranges_stops_after_so_many_bytes(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"store.engines.{kind}.SCAN_BYTES_MAX", 1)
+    engine.put([cell(row=key) for shard in (0, 1) for key in rows_of_shard(shard, 3)])
+    assert [[c.added_id for c in cells] for cells in engine.scan_many([LogRange(0, 1, 10), LogRange(1, 0, 10)])] == [[1], [0]]
+
+
 def test_e7_an_unknown_shard_is_refused(engine: Engine) -> None:
     for shard in (-1, SHARDS, True, "0"):
         with pytest.raises(UnknownShard):
             engine.scan(shard, 0, 1)  # type: ignore[arg-type]
+        with pytest.raises(UnknownShard):
+            engine.scan_many([LogRange(shard, 0, 1)])  # type: ignore[arg-type]
 
 
 def test_e8_heads_count_every_shard(engine: Engine) -> None:

@@ -20,6 +20,7 @@ from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import FailoverSupervisor
+from store.engines.contract import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import ProtectData, StorageUnavailable, Unavailable
@@ -156,6 +157,27 @@ def test_the_watermark_never_falls_when_the_minion_that_was_ahead_dies(cluster: 
         assert {shard: head.watermark for shard, head in engine.heads().items()} == before
         time.sleep(0.02)
     assert sum(len(cells) for cells in log(engine).values()) == 30
+
+
+def test_what_was_shown_is_never_a_hole_when_only_a_minion_that_lacks_it_is_left(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(20)))
+    eventually(lambda: shown(engine) == 20, "replicated")
+    before = {shard: head.watermark for shard, head in engine.heads().items()}
+    cluster.servers["c"].sql("STOP SLAVE SQL_THREAD")
+    engine.put(cells(range(20, 80)))
+    eventually(lambda: shown(engine) == 80, "the other minion has all")
+    for name in "ab":
+        cluster.servers[name].kill()
+    for shard, first in before.items():
+        assert engine.heads()[shard].watermark > first
+        # What it has it gives; of the rest nobody says that it is not there.
+        assert [c.added_id for c in engine.scan(shard, 0, 1_000)] == list(range(first))
+        with pytest.raises(StorageUnavailable, match="was shown"):
+            engine.scan(shard, first, 1_000)
+        with pytest.raises(StorageUnavailable, match="was shown"):
+            engine.scan_many([LogRange(shard, 0, 10), LogRange(shard, first, 10)])
+    cluster.servers["a"].start()
+    eventually(lambda: sum(len(found) for found in log(engine).values()) == 80, "the master is back")
 
 
 def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_told(cluster: TestCluster, engine: ClusteredEngine) -> None:

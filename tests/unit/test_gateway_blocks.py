@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from bridge.gateway.blocks import Batch, Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
 from bridge.gateway.topics import Topic
 from store.datastore import Datastore
-from store.engines.contract import Engine
+from store.engines.contract import Engine, LogRange
 
 T = TypeVar("T")
 
@@ -206,6 +206,7 @@ class CountingEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.read: dict[int, int] = {}
+        self.scans_of_many = 0
 
     def scan(self, shard: int, location: int, limit: int) -> Any:
         cells = self._engine.scan(shard, location, limit)
@@ -213,6 +214,13 @@ class CountingEngine:
             if cell.added_id < location + limit:
                 self.read[cell.added_id] = self.read.get(cell.added_id, 0) + 1
         return cells
+
+    def commit_group(self, shard: int) -> str:
+        return self._engine.commit_group(shard)
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[Any]:
+        self.scans_of_many += 1
+        return [self.scan(*each) for each in ranges]
 
 
 def test_a_new_cell_is_encoded_once_at_the_end_and_once_in_its_block_however_many_follow(store: Datastore) -> None:
@@ -278,3 +286,44 @@ def test_readers_at_different_places_of_the_open_end_see_the_same_records(store:
                 assert [record.offset for record in records(batches) if record.offset >= offset] == list(range(offset, end))
 
     run(read)
+
+
+def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(tmp_path: Path) -> None:
+    with Datastore.open_embedded(tmp_path / "several", shards=8) as several:
+        several.put_cells([(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(200)])
+        engine = CountingEngine(several.engine)
+        heads = several.heads()
+        wanted = [(ALL, shard, 0, head.watermark, EPOCH) for shard, head in heads.items()]
+
+        async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
+            blocks = Blocks(engine, executor)  # type: ignore[arg-type]
+            blocks.prepare(wanted)
+            blocks.prepare(wanted)
+            found = [await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS) for topic, shard, offset, watermark, _ in wanted]
+            blocks.prepare(wanted)
+            return found
+
+        found = run(read)
+        assert engine.scans_of_many == 1
+        assert [[record.offset for record in records(batches)] for batches in found] == [list(range(head.watermark)) for head in heads.values()]
+
+
+def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Datastore.open_embedded(tmp_path / "several", shards=2) as several:
+        several.put_cells([(uuid.uuid4(), "BASE", 0, {"n": number}) for number in range(50)])
+        wanted = [(ALL, shard, 0, head.watermark, EPOCH) for shard, head in several.heads().items()]
+
+        def fails(_ranges: Sequence[LogRange]) -> list[Any]:
+            raise OSError("the disk is gone")
+
+        async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
+            blocks = Blocks(several.engine, executor)
+            with monkeypatch.context() as patch:
+                patch.setattr(several.engine, "scan_many", fails)
+                blocks.prepare(wanted)
+                with pytest.raises(OSError, match="disk"):
+                    await blocks.read(ALL, 0, 0, wanted[0][3], EPOCH, ENDLESS)
+            blocks.prepare(wanted)
+            return [await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS) for topic, shard, offset, watermark, _ in wanted]
+
+        assert sum(len(records(batches)) for batches in run(read)) == 50

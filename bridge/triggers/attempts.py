@@ -159,7 +159,7 @@ class Attempts:
 
     def _note_time_out(self, cells: Sequence[StoredCell], error: str) -> None:
         """By the watching thread. Which cell of a batch it was is found by the shard's next owner, who runs them one by one."""
-        self._progress.because = f"{error.splitlines()[0]}: the process ends"
+        self._progress.because = f"{_last_line(error)}: the process ends"
         if len(cells) == 1:
             self._tries.note_time_out(cells[0].added_id, error)
         self.overdue = True

@@ -123,7 +123,7 @@ class Deadlines:
                 self.overdue_because = f"{call.what} ran longer than {call.timeout_s:g} s"
 
     def _note(self, call: Call) -> None:
-        error = f"TimedOut: {call.what} ran longer than {call.timeout_s:g} s{_stack(call.thread_id)}"
+        error = f"{_stack(call.thread_id)}TimedOut: {call.what} ran longer than {call.timeout_s:g} s"
         failpoint("time_out.before_noted")
         while not self._closed.is_set():
             try:
@@ -141,4 +141,4 @@ class Deadlines:
 
 def _stack(thread_id: int) -> str:
     frame = sys._current_frames().get(thread_id)  # noqa: SLF001 (the documented way to another thread's stack)
-    return f"; there:\n{''.join(traceback.format_stack(frame)[-8:])}" if frame is not None else ""
+    return f"It was here:\n{''.join(traceback.format_stack(frame)[-8:])}" if frame is not None else ""

@@ -1,11 +1,13 @@
-"""parked list|show|retry|skip|resume: cells that a trigger could not run."""
+"""parked list|show|retry|skip|resume|export: cells that a trigger could not run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -14,14 +16,15 @@ from rich.table import Table
 from bridge.triggers.history import Deed, entry, operator
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
-from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.cli.parked_export import ExportFormat, write_parked
 from cellfeed.config import load_config
 from cellfeed.processes import open_datastore
 from cellfeed.run_dir import RunDir
 from store.cells import moment
-from store.errors import NotFound
+from store.errors import InvalidRequest, NotFound
 
-app = typer.Typer(no_args_is_help=True, help="Cells that a trigger could not run: list, show, retry, skip; resume a stopped trigger.")
+app = typer.Typer(no_args_is_help=True, help="Cells that a trigger could not run: list, show, retry, skip, export; resume a stopped trigger.")
 
 GroupArgument = Annotated[str, typer.Argument(help="The trigger's group, for example billing.")]
 CellArgument = Annotated[str, typer.Argument(help="The parked cell, as the list shows it: shard/added_id.")]
@@ -105,11 +108,45 @@ def resume(
     _done(as_json, {"resumed": group}, f"{group} goes on")
 
 
+@app.command()
+def export(
+    group: GroupArgument,
+    form: Annotated[ExportFormat, typer.Option("--format", help="One JSON object a line, or CSV with a header.")] = ExportFormat.NDJSON,
+    output: Annotated[Path | None, typer.Option("--output", help="A file that is not there yet; standard output when left out.")] = None,
+    skipped: Annotated[bool, typer.Option("--skipped", help="Those that were skipped, instead.")] = False,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Write a trigger's parked cells, each with its error and its body."""
+    with opened(run_dir) as (_, datastore, _):
+        parked = ParkedCells(datastore.state)
+        cells = parked.skipped(group) if skipped else parked.all(group)
+        if output is None:
+            count = write_parked(cells, datastore, sys.stdout, form)
+        else:
+            count = _write_file(output, lambda file: write_parked(cells, datastore, file, form))
+    # Beside the records, not among them.
+    errors.print(f"{count} parked cells of {group}{f' in {output}' if output else ''}", highlight=False)
+
+
 def _done(as_json: bool, value: dict[str, Any], text: str) -> None:
     if as_json:
         print_json(value)
     else:
         console.print(text, highlight=False)
+
+
+def _write_file(path: Path, write: Callable[[TextIO], int]) -> int:
+    """Writes a file whole or not at all, unless the process is killed; never over another one."""
+    try:
+        file = path.open("x", encoding="utf-8", newline="")
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            return write(file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from cellfeed.run_dir import ProcessEntry, RunDir
 from consumers.warehouse.loader import run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable
 from store.datastore import Datastore
+from store.errors import StorageUnavailable
 from tests.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
@@ -269,6 +271,41 @@ def test_parked_cells_are_listed_shown_retried_and_skipped_with_a_reason(run: Ru
     assert run("parked", "skip", "billing", "1/3", "--reason", "paid by hand").out == "1/3 skipped\n"
     assert run("parked", "skip", "billing", "1/3", "--reason", "again").code == 1
     assert [cell["skipped_because"] for cell in run("parked", "list", "--skipped", "--json").lines] == ["paid by hand"]
+
+
+def test_parked_cells_are_exported_with_error_and_body(run: Run, opened: Datastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened.put_cell(KEY, "BASE", 1, {"text": 'a "quoted", line\nand ünïcode', "n": 1})
+    park(opened, 3)
+    park(opened, 4)
+    said = run("parked", "export", "billing")
+    assert [(cell["shard"], cell["added_id"], cell["attempts"]) for cell in said.lines] == [(1, 3, 5), (1, 4, 5)]
+    assert said.lines[0]["error"] == "Traceback\nCardDeclined: no [/money]"
+    assert said.lines[0]["body"] == {"text": 'a "quoted", line\nand ünïcode', "n": 1}
+    assert "2 parked cells of billing" in said.err
+
+    table = tmp_path / "parked.csv"
+    assert run("parked", "export", "billing", "--format", "csv", "--output", str(table)).code == 0
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [json.loads(row["body"]) for row in rows] == [cell["body"] for cell in said.lines]
+    assert [row["error"] for row in rows] == [cell["error"] for cell in said.lines]
+    assert run("parked", "export", "billing", "--output", str(table)).code == 2, "another file was written over"
+
+    monkeypatch.setattr(Datastore, "get_cells", unavailable)
+    assert run("parked", "export", "billing", "--output", str(tmp_path / "half")).code == 1
+    assert not (tmp_path / "half").exists()
+
+
+def unavailable(*_arguments: object) -> None:
+    raise StorageUnavailable("away, says the test")
+
+
+def test_what_was_skipped_and_what_has_no_cell_any_more_is_exported_too(run: Run, opened: Datastore) -> None:
+    park(opened, 3)
+    assert run("parked", "export", "billing").lines[0]["body"] is None
+    run("parked", "skip", "billing", "1/3", "--reason", "paid by hand")
+    assert run("parked", "export", "billing").lines == []
+    assert [cell["skipped_because"] for cell in run("parked", "export", "billing", "--skipped").lines] == ["paid by hand"]
 
 
 def test_a_stopped_trigger_is_shown_and_resumed(run: Run, opened: Datastore) -> None:

@@ -23,7 +23,9 @@ from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.triggers.control import PREFIX, Hold, by_group, group_prefix, when
 from bridge.triggers.foothold import Footholds, choices, lost_offsets
 from bridge.triggers.parked import ParkedCells
+from bridge.triggers.place import NOT_STARTED
 from bridge.triggers.progress_records import About, Left, WorkerRecord, worker_record
+from bridge.triggers.start import settled_start
 from store.datastore import Datastore
 from store.engines.contract import StateEntry
 
@@ -105,11 +107,15 @@ class LagReader:
         entries = {entry.key.removeprefix(group_prefix(group)): entry for entry in state.list(group_prefix(group))}
         told = self._told(group, topic, entries)
         waits = _waits_because(group, told.hold, lost, stopped)
-        behind = {shard: max(0, head.watermark - max(offsets.get(shard, 0), head.log_start)) for shard, head in heads.items()}
-        ages = self._seconds(group, told.now_us, {s: max(offsets.get(s, 0), heads[s].log_start) for s in behind if behind[s]}, committed, looks_max)
+        starts = settled_start(state, group, topic) or [0] * len(heads)
+        first = {shard: max(offsets.get(shard, starts[shard]), head.log_start) for shard, head in heads.items()}
+        behind = {shard: max(0, head.watermark - first[shard]) for shard, head in heads.items()}
+        ages = self._seconds(group, told.now_us, {shard: first[shard] for shard, cells in behind.items() if cells}, committed, looks_max)
         shards = []
         for shard, head in heads.items():
             progress_us, because = _reason(shard, told, committed.get(shard), waits)
+            if because == NOT_STARTED and not behind[shard]:
+                because = "nothing has come since its worker took it"
             owner = told.owners.get(shard, _NOBODY)
             seconds = ages.get(shard) if behind[shard] else 0.0
             live = owner if owner in told.members else _NOBODY

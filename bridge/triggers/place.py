@@ -32,6 +32,10 @@ _SAVE_AGAIN_S: Final = 0.5
 """How soon an idle shard tries again to save what could not be saved."""
 
 
+NOT_STARTED: Final = "not started"
+"""Of a run that has had nothing to do yet, or no thread."""
+
+
 @dataclass
 class Progress:
     """What a shard's run tells of itself. ``location``: the next cell; ``run`` and ``parked``: cells, by this run."""
@@ -40,7 +44,7 @@ class Progress:
     run: int = 0
     parked: int = 0
     last_progress_s: float = 0.0
-    because: str = "not started"
+    because: str = NOT_STARTED
 
 
 class Place:
@@ -120,6 +124,7 @@ class Place:
             self._progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
         else:
             self._note_saved(location)
+            self._progress.because = f"came to {location - 1}"  # also behind cells of other columns, and when what kept it from being saved is over
         self._failed = False
         self._saved_at_s = time.monotonic()
 

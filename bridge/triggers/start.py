@@ -29,6 +29,7 @@ import msgspec
 from bridge.coordination.contract import Offsets
 from store.cells import microseconds
 from store.datastore import Datastore
+from store.engines.contract import StateTable
 from store.errors import InvalidLocation
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX
@@ -70,7 +71,7 @@ class StartOfGroup:
         self._offsets = offsets
         self._group = group
         self._start = start
-        self._key = f"starts/{quote(group, safe='')}/{quote(datastore.name, safe='')}"
+        self._key = _key(group, datastore.name)
         self._locations: list[int] | None = None
         for shard in start if isinstance(start, Mapping) else ():
             check_shard(shard, datastore.shards)
@@ -82,8 +83,7 @@ class StartOfGroup:
         return self._locations
 
     def _settled(self) -> list[int] | None:
-        entry = self._datastore.state.get(self._key)
-        return msgspec.msgpack.decode(entry.value, type=_Settled).locations if entry else None
+        return settled_start(self._datastore.state, self._group, self._datastore.name)
 
     def _settle(self) -> list[int]:
         state = self._datastore.state
@@ -115,3 +115,13 @@ class StartOfGroup:
             if location > heads[shard].watermark:
                 raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} ends at {heads[shard].watermark}")
         return "given", [max(given.get(shard, 0), heads[shard].log_start) for shard in shards]
+
+
+def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None:
+    """By shard, where the group began or begins; None while nobody has settled it."""
+    entry = state.get(_key(group, topic))
+    return msgspec.msgpack.decode(entry.value, type=_Settled).locations if entry else None
+
+
+def _key(group: str, topic: str) -> str:
+    return f"starts/{quote(group, safe='')}/{quote(topic, safe='')}"

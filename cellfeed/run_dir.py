@@ -3,6 +3,7 @@
 config.yaml       the configuration in force
 processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole at every change
 ready/NAME.json   written by a process when it serves: its pid, when it began, its ports
+missing/NAME      why a server that is to run could not be started yet
 logs/NAME.log     what it prints
 supervisor.lock   held by the running ``cellfeed up``
 """
@@ -55,7 +56,7 @@ class RunDir:
         self._processes = self.path / "processes.json"
 
     def make(self) -> None:
-        for folder in (self.path, self.path / "ready", self.path / "logs"):
+        for folder in (self.path, self.path / "ready", self.path / "missing", self.path / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
 
     def inside(self, directory: str) -> Path:
@@ -92,10 +93,30 @@ class RunDir:
             else:
                 entries[place] = entry
             _replace(self._processes, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")
+        self._missing(entry.name).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
         with self._locked("processes.lock"):
             self._processes.unlink(missing_ok=True)
+        for name in self.missing():
+            self._missing(name).unlink(missing_ok=True)
+
+    # --- what could not be started -----------------------------------------------------------------------------------------
+
+    def say_missing(self, name: str, reason: str) -> None:
+        """Notes that a process is to run and could not be started; :meth:`record` ends it."""
+        _replace(self._missing(name), reason.encode())
+
+    def missing(self) -> dict[str, str]:
+        """By name, why it could not be started."""
+        found = {}
+        for path in sorted(self.path.glob("missing/[!.]*")):
+            with suppress(FileNotFoundError):
+                found[path.name] = path.read_text(errors="replace")
+        return found
+
+    def _missing(self, name: str) -> Path:
+        return self.path / "missing" / name
 
     # --- ready files -------------------------------------------------------------------------------------------------------
 

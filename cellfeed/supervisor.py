@@ -44,7 +44,9 @@ Say = Callable[[str], None]
 
 def start_all(directory: RunDir, config: Config, say: Say) -> None:
     """Starts every process and waits until all of them serve: the servers first; then clusters that are made of them are initialised, unless they have been.
-    One that cannot start ends those before it, and its error is raised."""
+
+    A server that does not start is said so and left to :func:`supervise`: one node's absence is what clusters are for. Anything else that does not start (a
+    cluster that was never made without all its servers, a worker without a store) ends what was started before, and its error is raised."""
     directory.make()
     for name, _ in process_names(config):
         if directory.alive(name):
@@ -54,14 +56,26 @@ def start_all(directory: RunDir, config: Config, say: Say) -> None:
     try:
         servers = [(name, kind) for name, kind in process_names(config) if kind in SERVER_KINDS]
         for name, kind in servers:
-            _start_and_say(directory, name, kind, say)
-        for done in storage.init_clusters(config, own_clusters(config)):
-            say(f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}")
+            try:
+                _start_and_say(directory, name, kind, say)
+            except (Unavailable, OSError) as error:
+                directory.say_missing(name, str(error))
+                say(f"{name} HAS NOT STARTED. The rest goes on without it, and it is tried again: {error}")
+        _init_clusters(directory, config, say)
         for name, kind in process_names(config)[len(servers) :]:
             _start_and_say(directory, name, kind, say)
     except BaseException:
         stop_all(directory, lambda _: None)
         raise
+
+
+def _init_clusters(directory: RunDir, config: Config, say: Say) -> None:
+    try:
+        for done in storage.init_clusters(config, own_clusters(config)):
+            say(f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}")
+    except Unavailable as error:
+        reasons = "".join(f"\n{reason}" for reason in directory.missing().values())
+        raise Unavailable(f"a cluster cannot be made of these servers: {error}{reasons}") from error
 
 
 def _start_and_say(directory: RunDir, name: str, kind: str, say: Say) -> None:
@@ -125,8 +139,9 @@ def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[by
 
 def stop_all(directory: RunDir, say: Say) -> None:
     """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers, and those before
-    its servers."""
-    for entry in reversed(directory.processes()):
+    its servers, whenever these were started."""
+    last_first = directory.processes()[::-1]
+    for entry in sorted(last_first, key=lambda each: each.kind in SERVER_KINDS):
         if directory.alive(entry.name):
             clean = directory.stop_process(entry.name)
             say(f"{entry.name} ended" if clean else f"{entry.name} did not end within {STOP_TIMEOUT_S:.0f} s and was killed")
@@ -135,7 +150,8 @@ def stop_all(directory: RunDir, say: Say) -> None:
 
 def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
     """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it: at once the first
-    time, after a growing delay when they die again or do not start."""
+    time, after a growing delay when they die again or do not start. Servers that never started are tried again in the same way, whatever it asks for."""
+    kinds = dict(process_names(config))
     down: set[str] = set()
     restarts: dict[str, Restarts] = {}
     while not stopping():
@@ -152,6 +168,10 @@ def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[]
             if not alive and config.restart and restarts.setdefault(entry.name, Restarts()).is_due(time.monotonic()):
                 _restart(directory, entry, say, stopping)
                 restarts[entry.name].tried(time.monotonic())
+        for name, reason in directory.missing().items():
+            if name in kinds and restarts.setdefault(name, Restarts()).is_due(time.monotonic()):
+                _try_missing(directory, name, kinds[name], reason, say, stopping)
+                restarts[name].tried(time.monotonic())
         time.sleep(_LOOK_INTERVAL_S)
 
 
@@ -193,6 +213,17 @@ def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callabl
         say(f"{entry.name} is not started again yet: {error}")
     else:
         say(f"{entry.name} started again (pid {started.pid})")
+
+
+def _try_missing(directory: RunDir, name: str, kind: str, reason: str, say: Say, stopping: Callable[[], bool]) -> None:
+    try:
+        started = start_one(directory, name, kind, stopping)
+    except (Unavailable, OSError) as error:
+        if str(error) != reason:
+            say(f"{name} has not started yet: {error}")
+        directory.say_missing(name, str(error))
+    else:
+        say(f"{name} started at last (pid {started.pid})")
 
 
 def _reap() -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.coordination.contract import Offsets
+from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.open import open_coordinator
 from bridge.triggers.foothold import choices, lost_offsets
+from bridge.triggers.lag import GroupLag as TriggerLag
 from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.cli.triggers import lag_cells, summary
-from cellfeed.config import load_config
+from cellfeed.config import Config, load_config, process_names
 from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.storage import clusters_status
 from store.datastore import Datastore
+from store.engines.contract import Head
 from store.errors import CellfeedError, NotFound, Unavailable
 
 
@@ -38,58 +41,112 @@ class GroupLag:
     stopped_because: str | None
 
 
+@dataclass
+class _Told:
+    """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is not known."""
+
+    processes: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
+    clusters: list[dict[str, Any]] = field(default_factory=list)
+    heads: dict[int, Head] = field(default_factory=dict)
+    groups: list[GroupLag] = field(default_factory=list)
+    triggers: list[TriggerLag] = field(default_factory=list)
+    storage_away: str | None = None
+    coordination_away: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "processes": self.processes,
+            "missing": self.missing,
+            "clusters": self.clusters,
+            "shards": {str(shard): head._asdict() for shard, head in self.heads.items()},
+            "groups": [vars(lag) for lag in self.groups],
+            "triggers": [summary(lag) for lag in self.triggers],
+            "storage_away": self.storage_away,
+            "coordination_away": self.coordination_away,
+        }
+
+
 def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Show an instance: processes, logs, consumer groups and triggers with their lag."""
+    """Show an instance: processes, logs, consumer groups and triggers with their lag. Exit code 1 when its storage is away."""
     directory = RunDir(run_dir)
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance")
     config = load_config(directory.config)
-    processes = [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()]
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
-        heads = datastore.heads()
-        clusters = clusters_status(datastore)
-        reader = LagReader(datastore, coordinator)
-        triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
-        triggers |= set(reader.groups())
-        away = None
-        try:
-            lags = _lags(coordinator, datastore, triggers, {s: h.watermark for s, h in heads.items()})
-            trigger_lags = [reader.read(group) for group in sorted(triggers)]
-        except Unavailable as error:
-            lags, trigger_lags, away = [], [], str(error)
+    told = _told(directory, config)
     if as_json:
-        print_json(
-            {
-                "processes": processes,
-                "clusters": clusters,
-                "shards": {str(shard): head._asdict() for shard, head in heads.items()},
-                "groups": [vars(lag) for lag in lags],
-                "triggers": [summary(lag) for lag in trigger_lags],
-                "coordination_away": away,
-            }
-        )
-        return
+        print_json(told.as_json())
+    else:
+        _print_processes(told)
+        _print_storage(told, config.datastore.name)
+        _print_groups(told, config.datastore.name)
+    if told.storage_away:
+        raise typer.Exit(1)
+
+
+def _told(directory: RunDir, config: Config) -> _Told:
+    kinds = dict(process_names(config))
+    told = _Told(
+        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()],
+        [{"name": name, "kind": kinds.get(name), "reason": reason} for name, reason in directory.missing().items()],
+    )
+    try:
+        with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+            told.clusters = clusters_status(datastore)
+            told.heads = datastore.heads()
+            _learn_groups(told, directory, config, datastore, coordinator)
+    except Unavailable as error:
+        told.storage_away = str(error)
+    return told
+
+
+def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Datastore, coordinator: Coordinator) -> None:
+    reader = LagReader(datastore, coordinator)
+    triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
+    try:
+        triggers |= set(reader.groups())
+        told.groups = _lags(coordinator, datastore, triggers, {shard: head.watermark for shard, head in told.heads.items()})
+        told.triggers = [reader.read(group) for group in sorted(triggers)]
+    except Unavailable as error:
+        told.groups, told.triggers, told.coordination_away = [], [], str(error)
+
+
+def _print_processes(told: _Told) -> None:
     table = Table("process", "kind", "pid", "state", "ports", box=None)
-    for process in processes:
+    for process in told.processes:
         ports = ", ".join(f"{which} {port}" for which, port in process["ports"].items())
         table.add_row(process["name"], process["kind"], str(process["pid"]), "up" if process["up"] else Text("down", "red"), ports)
-    console.print(table if processes else "no process runs")
+    for missing in told.missing:
+        table.add_row(missing["name"], missing["kind"], "", Text("not started", "red"), "")
+    console.print(table if told.processes or told.missing else "no process runs")
+    for missing in told.missing:
+        console.print(f"{missing['name']} could not be started, and is tried again: {missing['reason']}", style="red", highlight=False)
+
+
+def _print_storage(told: _Told, datastore: str) -> None:
     console.print()
-    cells = sum(head.watermark - head.log_start for head in heads.values())
-    watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in heads.items())
-    console.print(f"{config.datastore.name}: {cells} cells in {len(heads)} shards; watermarks {watermarks}", highlight=False)
-    for cluster in clusters:
+    if told.storage_away:
+        console.print(f"the storage is away: {told.storage_away}", style="red", highlight=False)
+    else:
+        cells = sum(head.watermark - head.log_start for head in told.heads.values())
+        watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in told.heads.items())
+        console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}", highlight=False)
+    for cluster in told.clusters:
         console.print(cluster_line(cluster), highlight=False)
-    if away:
+
+
+def _print_groups(told: _Told, datastore: str) -> None:
+    if told.coordination_away:
         console.print()
-        console.print(f"coordination is away, so nothing is known of groups: {away}", style="red", highlight=False)
-    if trigger_lags:
+        console.print(f"coordination is away, so nothing is known of groups: {told.coordination_away}", style="red", highlight=False)
+    if told.triggers:
         console.print()
         table = Table("trigger", "workers", "cells behind", "seconds behind", "parked", "", box=None)
-        for trigger in trigger_lags:
+        for trigger in told.triggers:
             table.add_row(trigger.group, *lag_cells(trigger))
         console.print(table)
-    if consumers := [lag for lag in lags if lag.group not in triggers or lag.topic != config.datastore.name]:
+    triggers = {trigger.group for trigger in told.triggers}
+    if consumers := [lag for lag in told.groups if lag.group not in triggers or lag.topic != datastore]:
         console.print()
         table = Table("group", "topic", "cells behind", "parked", "", box=None)
         for lag in consumers:

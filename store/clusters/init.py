@@ -21,7 +21,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
 from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData
+from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
 
 declare("cluster.init.after_follow", "cluster.init.after_schema", "cluster.init.after_map")
@@ -41,18 +41,26 @@ class Initialised:
 
 
 def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
-    """See the module. Raises ProtectData for servers that hold something else, StorageUnavailable for one that does not answer."""
+    """See the module. Raises ProtectData for servers that hold something else, Unavailable for one that does not answer while no other tells of a
+    cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
-    for server in cluster.servers.values():
-        check_mariadb(server)
     shards = shard_map.shards_of(cluster.name)
-    roles = {name: _role(cluster, server) for name, server in cluster.servers.items()}
-    if found := [role for role in roles.values() if role is not None]:
+    found, away = list[Role](), list[Unavailable]()
+    for server in cluster.servers.values():
+        try:
+            check_mariadb(server)
+            if (told := _role(cluster, server)) is not None:
+                found.append(told)
+        except Unavailable as error:
+            away.append(error)
+    if found:
         role = max(found, key=lambda each: each.epoch)
         if role.cluster != cluster.name:
             raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
         return Initialised(cluster.name, role.master, role.minions, was_there=True)
+    if away:
+        raise away[0]  # only a cluster that has been made can do without one of its servers
     for name in minion_names:
         _follow(cluster, name, master)
     failpoint("cluster.init.after_follow")

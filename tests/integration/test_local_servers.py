@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -268,6 +270,75 @@ def test_kafka_serves_a_client_after_a_kill_and_a_start(place: Path) -> None:
     start_server(server, directory)
     wait_until(lambda: "kept" in admin.list_topics(timeout=10).topics, "the topic is there again")
     assert directory.stop_process("kafka")
+    assert servers_in(place) == []
+
+
+def three_nodes() -> dict[str, Any]:
+    ports = dict(zip("abc", free_ports(3), strict=True))
+    nodes = [{"name": f"c1-{name}", "url": f"mysql://cellfeed:secret@127.0.0.1:{port}"} for name, port in ports.items()]
+    return {
+        "datastore": {"shards": 2, "clusters": [{"name": "c1", "failover": "automatic", "nodes": nodes}]},
+        "servers": [{"kind": "mariadb", "name": f"c1-{name}", "port": port, "server_id": number} for number, (name, port) in enumerate(ports.items(), 1)],
+        "workers": [{"port": 0}],
+        "gateways": [],
+    }
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Somebody else listens on the port."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        yield
+
+
+def test_a_cluster_is_not_made_without_all_its_servers_and_the_reason_is_theirs(place: Path) -> None:
+    needs_mariadb()
+    config = three_nodes()
+    with taken(config["servers"][1]["port"]):
+        done = cellfeed("up", "--detach", "--config", str(written(place, config)), "--run-dir", str(place / "run"), timeout_s=100)
+    assert done.returncode == 1
+    assert "a cluster cannot be made of these servers" in done.stderr
+    assert f"c1-b: port {config['servers'][1]['port']} cannot be had" in done.stderr
+    assert servers_in(place) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["c1-a", "c1-c"], ids=["the master", "a minion"])
+def test_an_instance_comes_up_without_one_of_its_servers_says_so_and_takes_it_in_when_it_can(place: Path, missing: str) -> None:
+    needs_mariadb()
+    config = three_nodes()
+    run_dir = up(place, config)
+    instance = ["--run-dir", str(run_dir)]
+    assert cellfeed("put", str(uuid5(NAMESPACE, "one")), "BASE", "1", '{"n": 1}', *instance).returncode == 0
+    assert cellfeed("down", *instance).returncode == 0
+
+    def told() -> dict[str, Any]:
+        return dict(json.loads(cellfeed("status", "--json", *instance).stdout))
+
+    with taken(next(server["port"] for server in config["servers"] if server["name"] == missing)):
+        again = cellfeed("up", "--detach", "--config", str(place / "cellfeed.yaml"), *instance, timeout_s=100)
+        assert again.returncode == 0, again.stderr
+        assert f"{missing} HAS NOT STARTED" in again.stdout
+        assert set(processes(run_dir)) == {"c1-a", "c1-b", "c1-c", "worker", "failover"} - {missing}
+        status = told()
+        assert [(each["name"], each["kind"]) for each in status["missing"]] == [(missing, "mariadb")]
+        assert "cannot be had" in status["missing"][0]["reason"]
+        assert roles(status, "c1")[missing][1] is False
+        text = cellfeed("status", *instance).stdout
+        assert re.search(rf"{missing}\s+mariadb\s+not started", text), text
+
+        def taken_again() -> bool:
+            return cellfeed("put", str(uuid5(NAMESPACE, "two")), "BASE", "1", '{"n": 2}', *instance).returncode == 0
+
+        wait_until(taken_again, "puts are taken, by a new master where the old one is missing", timeout_s=60)
+        assert '"n":1' in cellfeed("get", str(uuid5(NAMESPACE, "one")), "--json", *instance).stdout.replace(" ", "")
+    wait_until(lambda: roles(told(), "c1")[missing] == ("minion", True), "it is started when its port is free, and follows", timeout_s=60)
+    assert told()["missing"] == []
+    assert missing in processes(run_dir)
+    assert cellfeed("down", *instance, timeout_s=100).returncode == 0
     assert servers_in(place) == []
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cellfeed import supervisor
-from cellfeed.config import Config, TriggersConfig, WorkerConfig, write_config
+from cellfeed.config import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig, write_config
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S, start_again, start_all, start_one, supervise
 from store.errors import InvalidRequest, NotFound, Unavailable
@@ -29,6 +29,7 @@ class Instance:
         self.dies_at = {name: self.now_s + each.pop(0) for name, each in self.lives.items()}
         self.starts: dict[str, list[float]] = {name: [] for name in lives}
         self.said: list[str] = []
+        self.never_started: dict[str, str] = {}
         monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep))
         monkeypatch.setattr(supervisor, "start_one", self._start)
         monkeypatch.setattr(supervisor, "_reap", lambda: None)
@@ -39,9 +40,15 @@ class Instance:
     def alive(self, name: str) -> bool:
         return self.now_s < self.dies_at[name]
 
-    def watch(self, until_s: float, *, restart: bool = True) -> None:
+    def missing(self) -> dict[str, str]:
+        return dict(self.never_started)
+
+    def say_missing(self, name: str, reason: str) -> None:
+        self.never_started[name] = reason
+
+    def watch(self, until_s: float, *, restart: bool = True, config: Config | None = None) -> None:
         end_s = self.now_s + until_s
-        supervise(self, Config(restart=restart), self.said.append, lambda: self.now_s >= end_s)  # type: ignore[arg-type]
+        supervise(self, config or Config(restart=restart), self.said.append, lambda: self.now_s >= end_s)  # type: ignore[arg-type]
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -52,6 +59,7 @@ class Instance:
         if life_s < 0:
             raise Unavailable("its port is taken")
         self.dies_at[name] = self.now_s + life_s
+        self.never_started.pop(name, None)
         return ProcessEntry(name, kind, 2, {}, "log")
 
 
@@ -67,6 +75,17 @@ def test_one_that_dies_again_and_again_is_started_after_a_growing_delay(monkeypa
     expected = [min(RESTART_DELAY_MIN_S * 2**number, RESTART_DELAY_MAX_S) for number in range(len(starts) - 1)]
     assert waits(starts) == pytest.approx(expected, abs=2 * LOOK_S)
     assert expected[-1] == RESTART_DELAY_MAX_S
+
+
+def test_a_server_that_never_started_is_tried_after_a_growing_delay_whatever_is_asked_for_and_its_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = Instance(monkeypatch, {"zookeeper": [1_000.0, *[-1] * 12, 1_000.0]})
+    instance.never_started["zookeeper"] = "its port is taken"
+    instance.watch(200, config=Config(restart=False, servers=[ZooKeeperServerConfig()]))
+    starts = instance.starts["zookeeper"]
+    expected = [min(RESTART_DELAY_MIN_S * 2**number, RESTART_DELAY_MAX_S) for number in range(12)]
+    assert waits(starts) == pytest.approx(expected, abs=2 * LOOK_S)
+    assert instance.said == ["zookeeper started at last (pid 2)"], "why it does not start was said when it was first tried"
+    assert instance.missing() == {}
 
 
 def test_one_that_does_not_start_is_tried_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,15 @@ BATCH_BYTES_MAX: Final = 8 << 20
 GROUP_CELLS_MAX: Final = 5_000
 """Cells that the group commit puts into one transaction, several callers together."""
 
+GROUP_BYTES_MAX: Final = 2 * BATCH_BYTES_MAX
+"""Body bytes that the group commit puts into one transaction, several callers together (a call larger than this is a group of its own). Such a group of bodies
+near their limit is held several times over (statements, the server's packets, the binary log's cache): this keeps it far below a gigabyte."""
+
 WRITE_QUEUE_CELLS_MAX: Final = 50_000
 """Cells waiting for the group commit. Past that a put is refused as ``overloaded`` (definite) rather than queued without end."""
+
+WRITE_QUEUE_BYTES_MAX: Final = 256 << 20
+"""Body bytes waiting for the group commit, for the same reason: 50,000 bodies near their limit would be 50 GB."""
 
 PUT_TIMEOUT_S: Final = 10.0
 """How long a put waits for its commit before it is answered ``outcome_unknown``."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from store.cells import NewCell, PutResult
 from store.engines.contract import Engine
 from store.errors import InvalidRequest, Overloaded, StorageUnavailable
-from store.limits import BATCH_CELLS_MAX, GROUP_CELLS_MAX, WRITE_QUEUE_CELLS_MAX
+from store.limits import BATCH_CELLS_MAX, GROUP_BYTES_MAX, GROUP_CELLS_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_CELLS_MAX
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 """How long ``close`` waits for the queue to be written: 50,000 cells take a few seconds on a slow disk."""
@@ -26,6 +26,7 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 
 class _Call(NamedTuple):
     cells: Sequence[NewCell]
+    body_bytes: int
     answer: Future[list[PutResult]]
 
 
@@ -36,7 +37,7 @@ class GroupCommitWriter:
         self._engine = engine
         self._on_commit = on_commit
         self._waiting: deque[_Call] = deque()
-        self._waiting_cells = 0
+        self._waiting_cells = self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"writer-{group or engine.datastore}", daemon=True)
@@ -45,7 +46,7 @@ class GroupCommitWriter:
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
         """Queues one call's cells; the future gives their results after the commit, or the error of the whole group.
 
-        Raises Overloaded (nothing written) when too many cells are waiting, InvalidRequest when the call holds too many.
+        Raises Overloaded (nothing written) when too many cells, or bytes, are waiting, InvalidRequest when the call holds too many.
         """
         if len(cells) > BATCH_CELLS_MAX:
             raise InvalidRequest(f"a put call of {len(cells)} cells; at most {BATCH_CELLS_MAX} are allowed in one")
@@ -53,13 +54,18 @@ class GroupCommitWriter:
         if not cells:
             answer.set_result([])
             return answer
+        body_bytes = sum([len(cell.body_json) for cell in cells])
         with self._changed:
             if self._closed:
                 raise StorageUnavailable(f"datastore {self._engine.datastore} is closed")
             if self._waiting_cells + len(cells) > WRITE_QUEUE_CELLS_MAX:
                 raise Overloaded(f"{self._waiting_cells} cells are waiting to be written, at most {WRITE_QUEUE_CELLS_MAX} may; try again shortly")
-            self._waiting.append(_Call(cells, answer))
+            # A call larger than the limit itself is taken when nothing else waits.
+            if self._waiting_bytes and self._waiting_bytes + body_bytes > WRITE_QUEUE_BYTES_MAX:
+                raise Overloaded(f"{self._waiting_bytes} bytes are waiting to be written, at most {WRITE_QUEUE_BYTES_MAX} may; try again shortly")
+            self._waiting.append(_Call(cells, body_bytes, answer))
             self._waiting_cells += len(cells)
+            self._waiting_bytes += body_bytes
             self._changed.notify()
         return answer
 
@@ -81,13 +87,18 @@ class GroupCommitWriter:
 
     def _take_group(self) -> list[_Call]:
         group: list[_Call] = []
-        room = GROUP_CELLS_MAX
-        while self._waiting and len(self._waiting[0].cells) <= room:
-            call = self._waiting.popleft()
-            room -= len(call.cells)
+        cells = body_bytes = 0
+        while self._waiting:
+            call = self._waiting[0]
+            if cells + len(call.cells) > GROUP_CELLS_MAX or (body_bytes and body_bytes + call.body_bytes > GROUP_BYTES_MAX):
+                break
+            self._waiting.popleft()
+            self._waiting_cells -= len(call.cells)
+            self._waiting_bytes -= call.body_bytes
             if call.answer.set_running_or_notify_cancel():
                 group.append(call)
-        self._waiting_cells -= GROUP_CELLS_MAX - room
+                cells += len(call.cells)
+                body_bytes += call.body_bytes
         return group
 
     def _write(self, group: Sequence[_Call]) -> None:

@@ -16,6 +16,8 @@ from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed
+from store.engines.mysql_put import parts
+from store.limits import BATCH_BYTES_MAX
 
 _KEYS_MAX: Final = 500
 """Keys per statement: keeps the optimiser on the unique key."""
@@ -33,9 +35,9 @@ class MySqlBuffer:
             f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
             for cell, body in zip(cells, encode_bodies([cell.body_json for cell in cells]), strict=True)
         ]
-        insert = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES {','.join(rows)} ON DUPLICATE KEY UPDATE owner = owner"
+        head = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES "
         with self._server.connection() as connection:
-            self._commit(connection, [insert])
+            self._commit(connection, [f"{head}{','.join(part)} ON DUPLICATE KEY UPDATE owner = owner" for part in parts(rows)])
             found = {key: buffer_id for key, buffer_id, _ in self._found(connection, owner, cells)}
         # A copy may have been removed by the other side between the two statements: then its cell is where it belongs.
         return [found.get(cell.triple, 0) for cell in cells]
@@ -50,17 +52,27 @@ class MySqlBuffer:
         return same
 
     def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
-        sql = (
-            f"SELECT buffer_id, row_key, column_name, ref_key, body, CAST(UNIX_TIMESTAMP(buffered_at) * 1000000 AS UNSIGNED), accepted FROM {self._table} "
-            f"WHERE owner = X'{owner.encode().hex()}' AND buffer_id > {after_id} AND conflict IS NULL "
-            f"AND buffered_at <= NOW(6) - INTERVAL {int(older_than_s * 1e6)} MICROSECOND ORDER BY buffer_id LIMIT {limit}"
+        due = (
+            f"FROM {self._table} WHERE owner = X'{owner.encode().hex()}' AND buffer_id > {after_id} AND conflict IS NULL "
+            f"AND buffered_at <= NOW(6) - INTERVAL {int(older_than_s * 1e6)} MICROSECOND"
         )
         with self._server.connection() as connection:
-            rows = query(connection, sql)
-        return [
-            BufferedCell(int(buffer_id), owner, NewCell(row_key, column.decode(), int(ref_key), decode_body(body)), int(at_us), bool(int(accepted)))
-            for buffer_id, row_key, column, ref_key, body, at_us, accepted in rows
-        ]
+            sizes = query(connection, f"SELECT buffer_id, LENGTH(body) {due} ORDER BY buffer_id LIMIT {limit}")
+            if not sizes:
+                return []
+            last = _up_to(BATCH_BYTES_MAX, [(int(buffer_id), int(size)) for buffer_id, size in sizes])
+            wanted = "buffer_id, row_key, column_name, ref_key, body, CAST(UNIX_TIMESTAMP(buffered_at) * 1000000 AS UNSIGNED), accepted"
+            rows = query(connection, f"SELECT {wanted} {due} AND buffer_id <= {last} ORDER BY buffer_id LIMIT {limit}")
+        found: list[BufferedCell] = []
+        decoded_bytes = 0
+        for buffer_id, row_key, column, ref_key, encoded, at_us, accepted in rows:
+            body = decode_body(encoded)
+            decoded_bytes += len(body)
+            if found and decoded_bytes > BATCH_BYTES_MAX:
+                break
+            cell = NewCell(row_key, column.decode(), int(ref_key), body)
+            found.append(BufferedCell(int(buffer_id), owner, cell, int(at_us), bool(int(accepted))))
+        return found
 
     def remove(self, buffer_ids: Sequence[int]) -> None:
         if buffer_ids:
@@ -97,6 +109,17 @@ class MySqlBuffer:
             commit_script(connection, ["BEGIN", *statements])
         except (pymysql.err.MySQLError, OSError) as error:
             raise commit_failed(self._server, error) from error
+
+
+def _up_to(bytes_max: int, sizes: Sequence[tuple[int, int]]) -> int:
+    """The last id of those, from the first on, whose sizes together are within the limit; the first one in any case."""
+    last, total = sizes[0][0], 0
+    for number, size in sizes:
+        total += size
+        if total > bytes_max:
+            break
+        last = number
+    return last
 
 
 def _conditions(owner: str, cells: Sequence[NewCell]) -> Iterator[str]:

@@ -174,7 +174,7 @@ class PutStatements:
             counter.next_added_id += 1
         head = "(added_id,row_key,column_name,ref_key,body,created_at)"
         return results, [
-            f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(part)}" for shard, values in rows.items() for part in _parts(values)
+            f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(part)}" for shard, values in rows.items() for part in parts(values)
         ]
 
     def _update(self, counters: Mapping[int, _Counter]) -> str:
@@ -211,8 +211,8 @@ class PutStatements:
         return outcomes_before(cells, stored)
 
 
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The rows of a shard in as many statements as fit a packet each."""
+def parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The rows of an INSERT in as many statements as fit a packet each."""
     start, part_bytes = 0, 0
     for index, value in enumerate(values):
         if part_bytes and part_bytes + len(value) > PACKET_BYTES_MAX:

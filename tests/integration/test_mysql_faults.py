@@ -373,7 +373,7 @@ def test_a_group_larger_than_any_packet_is_written_whole(engine: MySqlEngine, pr
 
 def test_rows_of_one_shard_are_cut_into_statements_of_a_packet_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mysql_put, "PACKET_BYTES_MAX", 10)
-    assert list(mysql_put._parts(["12345", "1234", "123", "1" * 50, "1"])) == [["12345", "1234"], ["123"], ["1" * 50], ["1"]]
+    assert list(mysql_put.parts(["12345", "1234", "123", "1" * 50, "1"])) == [["12345", "1234"], ["123"], ["1" * 50], ["1"]]
 
 
 # --- the machine -------------------------------------------------------------------------------------------------------------

@@ -117,6 +117,40 @@ def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) ->
     assert engine.groups == [[0], [1, 1, 1], [2, 2, 2]]
 
 
+def large(number: int, size: int) -> NewCell:
+    return new_cell(UUID(int=0), "BASE", number, {"x": "y" * (size - len('{"x":""}'))})
+
+
+def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.writer.GROUP_BYTES_MAX", 100)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    writer.submit([large(0, 20)])
+    assert engine.entered.wait(10)
+    last = [writer.submit([large(number, size)]) for number, size in [(1, 60), (2, 40), (3, 30), (4, 500), (5, 20), (6, 20)]][-1]
+    engine.gate.set()
+    last.result(10)
+    writer.close()
+    assert engine.groups == [[0], [1, 2], [3], [4], [5, 6]]
+
+
+def test_too_many_waiting_bytes_are_refused_until_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.writer.WRITE_QUEUE_BYTES_MAX", 100)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    running = writer.submit([large(0, 500)])
+    assert engine.entered.wait(10)
+    waiting = writer.submit([large(1, 60)])
+    with pytest.raises(Overloaded, match="60 bytes are waiting"):
+        writer.submit([large(2, 60)])
+    engine.gate.set()
+    assert running.result(10)
+    assert waiting.result(10)
+    assert writer.submit([large(2, 60)]).result(10)
+    writer.close()
+    assert engine.groups == [[0], [1], [2]]
+
+
 def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
     engine = GatedEngine()
     engine.gate.set()

@@ -26,6 +26,7 @@ from benchmarks import (
     promotion,
     put_http,
     put_to_consumer,
+    triggers,
 )
 from benchmarks.__main__ import main
 from tests.services import local_mariadb
@@ -43,6 +44,7 @@ SMALL = {
     "promotion": lambda: promotion.figures(runs=1),
     "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
+    "triggers": lambda: triggers.figures(cells=200, runs=1, seconds=0.2, warm_up_s=0.0, lease_s=1.0, shards=16, rebalance_lease_s=2.0),
 }
 
 

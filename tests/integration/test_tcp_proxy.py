@@ -17,6 +17,7 @@ from pymysql.constants import CLIENT
 
 from tests.services.local_mariadb import MariaDB
 from tests.services.tcp_proxy import Action, Direction, TcpProxy
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -109,6 +110,27 @@ def test_a_stall_keeps_connections_open_and_loses_nothing(echo: TcpProxy) -> Non
         echo.resume()
         client.settimeout(5)
         assert received(client, 4) == b"late"
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_silence_keeps_back_one_direction_and_loses_nothing(echo: TcpProxy, direction: Direction) -> None:
+    with client_of(echo) as client:
+        echo.silence(direction)
+        client.sendall(b"late")
+        wait_until(lambda: echo.held[direction] == 4, "the bytes are kept back")
+        assert echo.passed == {Direction.TO_SERVER: 0 if direction is Direction.TO_SERVER else 4, Direction.TO_CLIENT: 0}
+        echo.resume()
+        assert received(client, 4) == b"late"
+
+
+def test_what_a_client_sent_into_a_silence_arrives_although_it_has_gone(echo: TcpProxy) -> None:
+    echo.silence(Direction.TO_SERVER)
+    with client_of(echo) as client:
+        client.sendall(b"late")
+        wait_until(lambda: echo.held[Direction.TO_SERVER] == 4, "the bytes are kept back")
+    assert echo.open_now == 1
+    echo.resume()
+    wait_until(lambda: echo.passed[Direction.TO_SERVER] == 4 and echo.open_now == 0, "the bytes and then the end have arrived")
 
 
 def test_a_delay_holds_back_each_way(echo: TcpProxy) -> None:

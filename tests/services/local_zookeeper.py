@@ -1,9 +1,11 @@
-"""Real ZooKeeper servers as local processes for tests, from Debian's jars: one server, ready in half a second, on loopback."""
+"""Real ZooKeeper servers as local processes for tests, from Debian's jars, on loopback: one server, ready in half a second, or an ensemble of three, in two."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
+from tests.services.free_ports import free_ports
 from tests.services.local_mariadb import free_port
 
 START_TIMEOUT_S: Final = 30.0
@@ -21,6 +24,12 @@ _SETTINGS: Final = {
     "4lw.commands.whitelist": "srvr",
     "maxClientCnxns": "0",
 }
+_ENSEMBLE_SETTINGS: Final = {"initLimit": "50", "syncLimit": "10"}
+"""In ticks: a follower that starts on a busy machine is waited for, and a leader that hangs is given up after two seconds."""
+
+_ENSEMBLE_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_SERVERS: Final = 3
+_PROBE_TIMEOUT_S: Final = 2.0
 _JAVA_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
@@ -35,12 +44,14 @@ def why_not() -> str | None:
 
 @dataclass
 class ZooKeeper:
-    """One server. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``settings``: further lines of zoo.cfg."""
+    """One server. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``settings``: further lines of zoo.cfg. ``number``:
+    its own in an ensemble, where it answers only as long as there is a majority."""
 
     directory: Path
     port: int = field(default_factory=free_port)
     settings: dict[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
+    number: int | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,20 +63,45 @@ class ZooKeeper:
         return f"zookeeper://{self.hosts}"
 
     def start(self) -> None:
+        self.launch()
+        self.wait_until_it_answers()
+
+    def launch(self) -> None:
+        """Starts it and does not wait."""
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = {**_SETTINGS, **self.settings}
         (self.directory / "settings.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        server = ZooKeeperServer("zookeeper", self.directory, self.port, self.directory / "settings.cfg")
-        server.prepare()
-        java, *arguments = server.command()
+        self._server.prepare()
+        java, *arguments = self._server.command()
+        if self.number is not None:
+            (self.directory / "data" / "myid").write_text(str(self.number))
+            arguments[-2] = _ENSEMBLE_MAIN
         with (self.directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen([java, *_JAVA_OPTIONS, *self.java_options, *arguments], stdout=log, stderr=log, start_new_session=True)
+
+    def wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not server.answers():
-            if self.process.poll() is not None or time.monotonic() > deadline_s:
+        while not self._server.answers():
+            if not self.is_running() or time.monotonic() > deadline_s:
                 tail = (self.directory / "server.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"ZooKeeper did not start:\n{tail}")
             time.sleep(0.02)
+
+    @property
+    def _server(self) -> ZooKeeperServer:
+        return ZooKeeperServer("zookeeper", self.directory, self.port, self.directory / "settings.cfg")
+
+    def mode(self) -> str:
+        """``standalone``, ``leader`` or ``follower``; empty when it does not answer or belongs to no majority."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), _PROBE_TIMEOUT_S) as connection:
+                connection.settimeout(_PROBE_TIMEOUT_S)
+                connection.sendall(b"srvr")
+                answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        except OSError:
+            return ""
+        found = re.search(rb"^Mode: (\w+)$", answer, re.MULTILINE)
+        return found[1].decode() if found else ""
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -89,3 +125,33 @@ class ZooKeeper:
         """What a stopped server holds is gone: it starts empty."""
         assert not self.is_running()
         shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+
+class Ensemble:
+    """Three servers; any two of them are a majority."""
+
+    def __init__(self, directory: Path) -> None:
+        numbers = range(1, _SERVERS + 1)
+        ports = iter(free_ports(3 * _SERVERS))
+        settings = {**_ENSEMBLE_SETTINGS, **{f"server.{number}": f"127.0.0.1:{next(ports)}:{next(ports)}" for number in numbers}}
+        self.servers = [ZooKeeper(directory / str(number), next(ports), settings, number=number) for number in numbers]
+
+    @property
+    def url(self) -> str:
+        return f"zookeeper://{','.join(server.hosts for server in self.servers)}"
+
+    def start(self) -> None:
+        """Returns when all three answer."""
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.wait_until_it_answers()
+
+    def leader(self) -> ZooKeeper | None:
+        """None during an election."""
+        return next((server for server in self.servers if server.mode() == "leader"), None)
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.resume()
+            server.kill()

@@ -84,8 +84,10 @@ class TcpProxy:
         self._lock = threading.Lock()
         self._open: set[_Connection] = set()
         self._rules: list[Rule] = []
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self.held: dict[Direction, int] = dict.fromkeys(Direction, 0)
+        """Bytes so far that were kept back by a stall or a silence."""
+        self._flowing = {direction: threading.Event() for direction in Direction}
+        self.resume()
         self._delay_s = 0.0
         self._accepting = True
         self._left: dict[Direction, int | None] = dict.fromkeys(Direction, None)
@@ -114,11 +116,18 @@ class TcpProxy:
 
     def stall(self) -> None:
         """Nothing passes in either direction until ``resume``; connections stay open, new ones too. As of a host that is paused."""
-        self._flowing.clear()
+        for flowing in self._flowing.values():
+            flowing.clear()
+
+    def silence(self, direction: Direction) -> None:
+        """Nothing passes one way until ``resume``, not even the end of a connection; the other way is as it was. As of a network that loses packets one way:
+        what was sent meanwhile arrives when it heals, also what a client sent that has given the connection up."""
+        self._flowing[direction].clear()
 
     def resume(self) -> None:
         """Lets everything flow that was taken meanwhile."""
-        self._flowing.set()
+        for flowing in self._flowing.values():
+            flowing.set()
 
     def delay(self, seconds: float) -> None:
         """Every piece of up to 64 KiB is passed on so much later, each way: a round trip takes twice as long. 0 ends it."""
@@ -204,11 +213,15 @@ class TcpProxy:
 
     # --- what connections ask --------------------------------------------------------------------------------------------
 
-    def _gate(self, ended: threading.Event) -> None:
-        """Waits out a delay and a stall."""
-        if self._delay_s:
+    def _gate(self, ended: threading.Event, direction: Direction, count: int) -> None:
+        """Waits out a delay, a stall and a silence, for ``count`` bytes."""
+        if self._delay_s and count:
             time.sleep(self._delay_s)
-        while not self._flowing.wait(0.02) and not ended.is_set():
+        flowing = self._flowing[direction]
+        if not flowing.is_set():
+            with self._lock:
+                self.held[direction] += count
+        while not flowing.wait(0.02) and not ended.is_set():
             pass
 
     def _allowed(self, count: int, direction: Direction) -> tuple[int, bool]:
@@ -285,11 +298,12 @@ class _Connection:
 
     def _to_server(self) -> None:
         while (piece := self._received(self._near)) is not None:
-            self._proxy._gate(self._ended)
+            self._proxy._gate(self._ended, Direction.TO_SERVER, len(piece))
             # Commands are followed from the first byte on, so that a rule may come at any time.
             for command in self._commands.feed(piece) if self._proxy._mysql else [piece]:
                 if not self._passed_on(command, self._proxy._rule_for(command)):
                     return
+        self._proxy._gate(self._ended, Direction.TO_SERVER, 0)
         self._end(was_cut=False)
 
     def _passed_on(self, command: bytes, rule: Rule | None) -> bool:
@@ -317,7 +331,7 @@ class _Connection:
     def _to_client(self) -> None:
         held = b""
         while (piece := self._received(self._far)) is not None:
-            self._proxy._gate(self._ended)
+            self._proxy._gate(self._ended, Direction.TO_CLIENT, len(piece))
             if self._answer is not None:
                 rule, end = self._answer
                 held += piece
@@ -334,6 +348,7 @@ class _Connection:
                 piece, held = held, b""
             if not self._send(self._near, piece, Direction.TO_CLIENT):
                 return
+        self._proxy._gate(self._ended, Direction.TO_CLIENT, 0)
         self._end(was_cut=False)
 
     def _received(self, side: socket.socket) -> bytes | None:

@@ -1,6 +1,7 @@
 """cellfeed: a sharded store of immutable cells whose every shard is a Kafka partition.
 
-The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`, :func:`trigger` for functions that are called for every new cell.
+The public names: :func:`connect` to a running instance, :class:`Client`, :class:`Cell`, :func:`trigger` for functions that are called for every new cell, with
+:class:`RetryPolicy` for their errors, :class:`TimedOut` and :class:`ProcessEnded` for what a function cannot raise itself.
 They are imported when they are asked for: pytest loads a module of this package in every project, whether it is used there or not.
 """
 
@@ -11,13 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from bridge.triggers.program import trigger
+    from bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
     from store.cells import Cell
     from store.client import Client
 
 __version__ = "0.1.0"
-__all__ = ["Cell", "Client", "__version__", "connect", "trigger"]
+__all__ = ["Cell", "Client", "ProcessEnded", "RetryPolicy", "TimedOut", "__version__", "connect", "trigger"]
 
-_HOMES: Final = {"Cell": "store.cells", "Client": "store.client", "trigger": "bridge.triggers.program"}
+_HOMES: Final = {
+    "Cell": "store.cells",
+    "Client": "store.client",
+    "ProcessEnded": "bridge.triggers.retry",
+    "RetryPolicy": "bridge.triggers.retry",
+    "TimedOut": "bridge.triggers.retry",
+    "trigger": "bridge.triggers.program",
+}
 
 
 def connect(urls: str | list[str] = "http://127.0.0.1:7420", datastore: str = "trips", *, timeout_s: float = 20.0) -> Client:

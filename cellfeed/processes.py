@@ -71,13 +71,21 @@ def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, A
 
 
 def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
+    from bridge.triggers.metrics import TriggerMetrics
     from store.server.worker import run_worker
 
     port = directory.kept_port(worker.name, "http", worker.port)
-    with open_datastore(directory, config) as datastore:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
-        run_worker(datastore, worker.host, port, stop=stop, on_started=lambda bound: directory.say_ready(worker.name, {"http": bound}))
+        run_worker(
+            datastore,
+            worker.host,
+            port,
+            stop=stop,
+            on_started=lambda bound: directory.say_ready(worker.name, {"http": bound}),
+            collectors=[TriggerMetrics(datastore, coordinator)],
+        )
 
 
 def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfig, stop: threading.Event) -> None:

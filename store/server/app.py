@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.response import Response
+from prometheus_client.registry import Collector
 
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
@@ -39,11 +41,11 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class WorkerApp:
-    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what they have read."""
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what they have read. ``collectors``: more for its metrics."""
 
-    def __init__(self, datastore: Datastore) -> None:
+    def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
         self.closing = asyncio.Event()
-        self.metrics = WorkerMetrics(datastore.engine)
+        self.metrics = WorkerMetrics(datastore.engine, collectors)
         self._reads = ReadPool()
         self._in_flight = 0
         self._name = datastore.name

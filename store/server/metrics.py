@@ -1,12 +1,13 @@
-"""What a worker counts, and how its clusters stand, for Prometheus. One registry per worker, so that several can live in one process."""
+"""What a worker counts, how its clusters stand, and what its caller adds, for Prometheus. One registry per worker, so that several can live in one process."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 from store.cells import Outcome, PutResult
 from store.clusters.engine import ClusteredEngine
@@ -21,8 +22,10 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 class WorkerMetrics:
     """Counters of one worker. Label values come from fixed lists, so nobody outside can make new series."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, collectors: Sequence[Collector] = ()) -> None:
         self._registry = CollectorRegistry()
+        for collector in collectors:
+            self._registry.register(collector)
         if isinstance(engine, ClusteredEngine):
             self._registry.register(ClusterMetrics(engine))
         self._requests = Counter("cellfeed_http_requests", "Answered requests.", ["route", "status"], registry=self._registry)

@@ -10,10 +10,11 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 import uvicorn
+from prometheus_client.registry import Collector
 
 from store.datastore import Datastore
 from store.errors import ProtectData, StorageUnavailable
@@ -44,14 +45,16 @@ def run_worker(
     *,
     stop: StopSignal | None = None,
     on_started: Callable[[int], None] | None = None,
+    collectors: Sequence[Collector] = (),
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are answered first. Does not close the datastore.
 
     ``on_started`` is called with the port, which the kernel chooses when ``port`` is 0, once connections are taken. Signals are left to the caller.
+    ``collectors`` add to what ``/metrics`` tells.
     Raises ProtectData for a host that is not loopback, StorageUnavailable when the port cannot be had.
     """
     listener = _listen(check_loopback(host), port)
-    app = WorkerApp(datastore)
+    app = WorkerApp(datastore, collectors)
     server = _Server(app, stop or threading.Event(), lambda: on_started(listener.getsockname()[1]) if on_started else None)
     try:
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:

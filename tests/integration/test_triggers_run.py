@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 from uuid import UUID, uuid4, uuid5
 
 import psutil
@@ -23,7 +24,7 @@ from bridge.coordination.open import open_coordinator
 from bridge.triggers.parked import ParkedCells
 from store.datastore import Datastore
 from store.errors import Unavailable
-from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed
+from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, processes, running
 from tests.services.waiting import wait_until
 
 NAMESPACE = UUID("c1f4a3f0-7b7d-5c0e-8d0b-53c7f0a1be21")
@@ -284,6 +285,26 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(an
     assert (told["group"], told["column"], told["cells_behind"], told["workers"]) == (GROUP, "BASE", 0, [])
     status = json.loads(cellfeed("status", "--run-dir", str(anywhere.run_dir), "--json").stdout)
     assert status["triggers"] == [told]
+
+
+def test_triggers_of_an_instance_are_told_by_the_metrics_of_its_workers(tmp_path: Path) -> None:
+    config = f"""
+datastore: {{shards: 4}}
+workers: [{{port: 0}}]
+gateways: []
+triggers: [{{app: "{PROGRAM}", settings: {{path: "{tmp_path / "runs"}"}}}}]
+"""
+    with running(tmp_path, config) as run_dir:
+        url = f"http://127.0.0.1:{processes(run_dir)['worker']['ports']['http']}/metrics"
+
+        def told() -> str:
+            with urlopen(url, timeout=30) as answer:
+                return str(answer.read().decode())
+
+        wait_until(lambda: f'cellfeed_trigger_workers{{group="{GROUP}"}} 1.0' in told(), "its worker is there", 60)
+        assert "cellfeed_triggers_known 1.0" in told()
+        wait_until(lambda: f'cellfeed_trigger_shards_without_worker{{group="{GROUP}"}} 0.0' in told(), "it has its shards", 60)
+        assert f'cellfeed_trigger_cells_behind{{group="{GROUP}"}} 0.0' in told()
 
 
 def test_a_trigger_with_a_slip_in_its_name_is_neither_paused_nor_reset(instance: Instance) -> None:

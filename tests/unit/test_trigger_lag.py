@@ -229,12 +229,12 @@ def test_a_look_takes_the_same_few_reads_for_any_number_of_shards(tmp_path: Path
         assert entry is not None
         assert len(entry.value) < 16 * shards + 100
         reads: Counter[str] = Counter()
-        for owner, name in ((datastore.state, "get"), (datastore.state, "list"), (datastore.engine, "heads"), (datastore.engine, "scan")):
+        for owner, name in ((datastore.state, "get"), (datastore.state, "list"), (datastore.engine, "heads"), (datastore.engine, "scan_many")):
             monkeypatch.setattr(owner, name, _counted(reads, name, getattr(owner, name)))
         lag = LagReader(datastore, coordinator).read(GROUP)
         assert len(lag.shards) == shards
         assert reads["heads"] == 1
-        assert reads["scan"] == 0
+        assert reads["scan_many"] == 0
         assert reads["get"] + reads["list"] <= 12
 
 

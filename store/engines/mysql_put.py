@@ -120,17 +120,17 @@ class PutStatements:
 
     def _lock_counters(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, _Counter]:
         numbers = ",".join(map(str, shards))
-        semi_sync = "@@GLOBAL.rpl_semi_sync_master_enabled" if terms is not None and terms.semi_sync else "1"
-        # A fenced master is read-only; the server lets privileged users write all the same, so it is asked.
-        counter = f"shard, next_added_id, leader_epoch, GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()})"
+        semi_sync = "@@GLOBAL.rpl_semi_sync_master_enabled + 0" if terms is not None and terms.semi_sync else "1"
+        moment_us = f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()})"
+        # A fenced master is read-only; the server lets privileged users write all the same, so it is asked: in each row, for beside an aggregate MariaDB 10.11
+        # gives a variable as 0.
+        counter = f"shard, next_added_id, leader_epoch, @@GLOBAL.read_only + 0, {semi_sync}, {moment_us}"
         locked = f"SELECT * FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard LIMIT {len(shards)} FOR UPDATE"
         # One value for all counters: the driver takes many times as long over a row as this over its part of a text.
-        _, [(read_only, waits_for_minion, joined)] = query_all(
-            connection, ["BEGIN", f"SELECT @@GLOBAL.read_only, {semi_sync}, GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked}) AS locked"]
-        )
+        _, [(joined,)] = query_all(connection, ["BEGIN", f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked}) AS locked"])
         counters = {}
         for row in joined.split(";") if joined else ():
-            shard, first, epoch, created_at_us = row.split(",")
+            shard, first, epoch, read_only, waits_for_minion, created_at_us = row.split(",")
             if int(read_only):
                 query(connection, "ROLLBACK")
                 raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")

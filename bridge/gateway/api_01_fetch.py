@@ -78,11 +78,19 @@ def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:
 
 
 async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None]) -> tuple[list[_Answer], int, bool]:
-    _prepare(context, _wanted(request, topics))
+    all_wanted = _wanted(request, topics)
+    readable = [
+        (each.topic, each.partition, each.offset, head.watermark, head.leader_epoch)
+        for each in all_wanted
+        if each.topic is not None and _error(context, each) is ErrorCode.none and each.offset < (head := context.heads[each.partition]).watermark
+    ]
+    context.blocks.prepare(readable)
+    ahead = iter(readable)
+    next(ahead, None)
     answers: list[_Answer] = []
     left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
     found_bytes, failed = 0, False
-    for wanted in _wanted(request, topics):
+    for wanted in all_wanted:
         error = _error(context, wanted)
         if error is not ErrorCode.none or wanted.topic is None:
             answers.append(_Answer(error, -1, -1, ()))
@@ -92,11 +100,14 @@ async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | 
         batches: Sequence[Batch] = ()
         if wanted.offset < head.watermark and (left > 0 or not found_bytes):
             bytes_max = max(min(wanted.bytes_max, left), 1)
+            # While this one waits for the store or is encoded, the next one is begun.
+            if left > bytes_max and (following := next(ahead, None)) is not None:
+                context.blocks.begin(*following)
             try:
                 batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max)
-            except Unavailable as error:
+            except Unavailable as away:
                 # Its cluster is away: the others' partitions go on. Every client knows this error as one to try again after.
-                _log.warning("partition %d cannot be read just now: %s", wanted.partition, error)
+                _log.warning("partition %d cannot be read just now: %s", wanted.partition, away)
                 answers.append(_Answer(ErrorCode.not_leader_or_follower, -1, -1, ()))
                 failed = True
                 continue
@@ -105,11 +116,6 @@ async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | 
         left -= size
         answers.append(_Answer(ErrorCode.none, head.watermark, head.log_start, batches))
     return answers, found_bytes, failed
-
-
-def _prepare(context: GatewayContext, wanted: Sequence[_Wanted]) -> None:
-    heads = [(each, each.topic, context.heads[each.partition]) for each in wanted if _error(context, each) is ErrorCode.none]
-    context.blocks.prepare((topic, each.partition, each.offset, head.watermark, head.leader_epoch) for each, topic, head in heads if topic is not None)
 
 
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:

@@ -62,6 +62,8 @@ class Blocks:
         self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._ends: dict[tuple[str, int], Block] = {}
         self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
+        self._begun_ahead: set[asyncio.Task[Block]] = set()
+        """The event loop keeps only weak references to its tasks."""
         self.kept_bytes = 0
         self.hits = 0
         self.encoded = 0
@@ -85,6 +87,17 @@ class Blocks:
                 taken_bytes += len(batch.data)
                 offset = batch.end
         return taken
+
+    def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
+        """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
+        start = offset // BLOCK_CELLS * BLOCK_CELLS
+        if start >= _boundary(watermark) or (topic.name, shard, start // BLOCK_CELLS) in self._full:
+            return
+        if (topic.name, shard, start, start + BLOCK_CELLS) not in self._under_way:
+            begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, leader_epoch))
+            self._begun_ahead.add(begun)
+            begun.add_done_callback(self._begun_ahead.discard)
+            begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever comes for it meets the error anew
 
     async def _full_block(self, topic: Topic, shard: int, number: int, leader_epoch: int) -> Block:
         key = (topic.name, shard, number)

@@ -327,3 +327,40 @@ def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_
             return [await blocks.read(topic, shard, offset, watermark, EPOCH, ENDLESS) for topic, shard, offset, watermark, _ in wanted]
 
         assert sum(len(records(batches)) for batches in run(read)) == 50
+
+
+def test_a_block_that_was_begun_ahead_is_encoded_once(store: Datastore) -> None:
+    fill(store, BLOCK_CELLS + 10)
+    engine = CountingEngine(store.engine)
+
+    async def read(executor: ThreadPoolExecutor) -> list[Batch]:
+        blocks = Blocks(engine, executor)  # type: ignore[arg-type]
+        for offset in (0, 5, BLOCK_CELLS, BLOCK_CELLS + 1):
+            blocks.begin(ALL, 0, offset, BLOCK_CELLS + 10, EPOCH)
+        await asyncio.sleep(0)
+        found = await blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)
+        blocks.begin(ALL, 0, 0, BLOCK_CELLS + 10, EPOCH)
+        return found
+
+    assert [record.offset for record in records(run(read))] == list(range(BLOCK_CELLS))
+    assert engine.read == dict.fromkeys(range(BLOCK_CELLS), 1)
+
+
+def test_a_block_that_could_not_be_begun_ahead_is_read_when_it_is_asked_for(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, BLOCK_CELLS)
+    failed = threading.Event()
+
+    def fails(*_range: int) -> list[Any]:
+        failed.set()
+        raise OSError("the disk is gone")
+
+    async def read(executor: ThreadPoolExecutor) -> list[Batch]:
+        blocks = Blocks(store.engine, executor)
+        with monkeypatch.context() as patch:
+            patch.setattr(store.engine, "scan", fails)
+            blocks.begin(ALL, 0, 0, BLOCK_CELLS, EPOCH)
+            await asyncio.gather(*blocks._begun_ahead, return_exceptions=True)
+        assert failed.is_set()
+        return await blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)
+
+    assert len(records(run(read))) == BLOCK_CELLS

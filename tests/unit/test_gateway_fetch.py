@@ -1,0 +1,87 @@
+"""Fetch while a part of the store is away: the other partitions go on, and afterwards nothing is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from bridge.gateway.server import Gateway
+from store.cells import StoredCell
+from store.datastore import Datastore
+from store.engines.contract import LogRange
+from store.engines.sqlite import SqliteEngine
+from store.errors import StorageUnavailable
+from tests.unit.test_gateway_connection import with_gateway
+
+SHARDS = 4
+AWAY = 1
+
+
+@pytest.mark.parametrize("cells", [200, 6_000], ids=["the open ends", "full blocks"])
+def test_a_cluster_that_is_away_fails_its_own_partitions_only_and_nothing_of_them_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int
+) -> None:
+    refused = 0
+    away = True
+    scan, scan_many = SqliteEngine.scan, SqliteEngine.scan_many
+
+    def check(shards: Sequence[int]) -> None:
+        nonlocal refused
+        if away and AWAY in shards:
+            refused += 1
+            raise StorageUnavailable("the cluster of shard 1 is away")
+
+    def failing_scan(engine: SqliteEngine, shard: int, location: int, limit: int) -> list[StoredCell]:
+        check([shard])
+        return scan(engine, shard, location, limit)
+
+    def failing_scan_many(engine: SqliteEngine, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        check([each.shard for each in ranges])
+        return scan_many(engine, ranges)
+
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
+        monkeypatch.setattr(SqliteEngine, "scan", failing_scan)
+        monkeypatch.setattr(SqliteEngine, "scan_many", failing_scan_many)
+        # As clusters: each shard is a commit group of its own.
+        monkeypatch.setattr(SqliteEngine, "commit_group", lambda _engine, shard: f"cluster-{shard}")
+        numbers = iter(range(cells))
+        while batch := [(UUID(int=n << 32), "BASE", 1, {"n": n}) for n, _ in zip(numbers, range(1_000), strict=False)]:
+            for result in datastore.put_cells(batch):
+                result.or_raise()
+        ends = {shard: head.watermark for shard, head in datastore.heads().items()}
+        assert all(ends.values())
+
+        def read(consumer: Consumer, seen: dict[int, list[int]], shards: Sequence[int]) -> None:
+            deadline_s = time.monotonic() + 20
+            while any(len(seen[shard]) < ends[shard] for shard in shards):
+                assert time.monotonic() < deadline_s, f"not everything came: { ({shard: len(found) for shard, found in seen.items()}) }"
+                for message in consumer.consume(1_000, 0.1):
+                    assert message.error() is None
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None
+                    assert offset is not None
+                    seen[partition].append(offset)
+
+        async def use(gateway: Gateway) -> None:
+            nonlocal away
+            seen: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
+            settings = {"bootstrap.servers": f"127.0.0.1:{gateway.port}", "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
+            consumer = Consumer(settings)
+            try:
+                consumer.assign([TopicPartition("trips", shard, 0) for shard in range(SHARDS)])
+                await asyncio.to_thread(read, consumer, seen, [shard for shard in range(SHARDS) if shard != AWAY])
+                assert refused
+                assert not seen[AWAY]
+                away = False
+                await asyncio.to_thread(read, consumer, seen, range(SHARDS))
+            finally:
+                await asyncio.to_thread(consumer.close)
+            assert seen == {shard: list(range(end)) for shard, end in ends.items()}
+
+        with_gateway(datastore, use)

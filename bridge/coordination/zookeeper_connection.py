@@ -5,16 +5,19 @@ the old one has expired. What it is not left to do is wait: a call is sent only 
 would be done at a moment when nobody expects it any more.
 
     no connection               waits for one until ``timeout_s`` after it was lost; from then on calls fail at once: Unavailable, nothing was sent
-    connection lost, or no answer in time       a read: Unavailable; a change: OutcomeUnknown
+    connection lost, or no answer in time       a read: Unavailable; a change: OutcomeUnknown. A connection without an answer is broken off: another
+                        server of the ensemble may be well
     the server refuses          TransactionRefused with the operation that failed (nothing was written), or Refused where the ACL does not allow it
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -34,10 +37,6 @@ _quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug leve
 _RECONNECT_DELAY_MAX_S: Final = 1.0
 """Longest pause between two tries to connect: how much later than ZooKeeper itself we are back."""
 
-_SILENT_WAIT_S: Final = 0.25
-"""How long a call waits while an earlier one of the same connection has gone unanswered for its whole time: a server that hangs costs each caller its
-time-out once, not for every call."""
-
 _FAILURES_UNTIL_FORGOTTEN: Final = 5
 """Failed tries to connect, one after the other, after which any server is welcome, see ``_watch_connecting``: more than an ensemble usually has servers."""
 
@@ -52,7 +51,7 @@ class Connection(ZooKeeperClient):
         self._address = address
         self._connected = threading.Event()
         self._lost_at_s = time.monotonic()
-        self._silent = False
+        self._connections_made = 0
         self.session_timeout_s = session_timeout_s
         credentials = f"{address.user}:{address.password}" if address.user is not None else None
         self._client = KazooClient(
@@ -103,7 +102,7 @@ class Connection(ZooKeeperClient):
     # --- changes -------------------------------------------------------------------------------------------------------------
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        client = self._ready()
+        client, number = self._ready()
         transaction = client.transaction()
         for each in operations:
             match each:
@@ -115,7 +114,7 @@ class Connection(ZooKeeperClient):
                     transaction.set_data(path, value, version)
                 case Delete(path, version):
                     transaction.delete(path, version)
-        results: list[Any] = self._answer(transaction.commit_async(), changes=True)
+        results: list[Any] = self._answer(transaction.commit_async(), number, changes=True)
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 if isinstance(result, NoAuthError | InvalidACLError):
@@ -126,46 +125,43 @@ class Connection(ZooKeeperClient):
     # --- waiting -------------------------------------------------------------------------------------------------------------
 
     def _many(self, call: Callable[[KazooClient, str], Any], paths: Sequence[str], newest: bool) -> list[Any]:
-        client = self._ready()
+        client, number = self._ready()
         synced = client.sync_async(paths[0]) if newest and paths else None
         pending = [call(client, path) for path in paths]  # answers come in the order of the calls, after the sync
         if synced is not None:
-            self._answer(synced, changes=False, missing_is_none=True)
+            self._answer(synced, number, changes=False, missing_is_none=True)
         found = []
         for path, each in zip(paths, pending, strict=True):
             try:
-                found.append(self._answer(each, changes=False, missing_is_none=True))
+                found.append(self._answer(each, number, changes=False, missing_is_none=True))
             except (NoAuthError, InvalidACLError):
                 raise self._forbidden(path) from None
         return found
 
-    def _ready(self) -> KazooClient:
-        """The client, when it has a connection."""
+    def _ready(self) -> tuple[KazooClient, int]:
+        """The client, when it has a connection, and the number of that."""
         if not self._connected.is_set():
             left_s = self._lost_at_s + self._address.timeout_s - time.monotonic()
             if left_s <= 0 or not self._connected.wait(left_s):
                 raise Unavailable(f"ZooKeeper at {self.hosts} cannot be reached")
-        return self._client
+        return self._client, self._connections_made
 
-    def _answer(self, pending: Any, *, changes: bool, missing_is_none: bool = False) -> Any:
+    def _answer(self, pending: Any, number: int, *, changes: bool, missing_is_none: bool = False) -> Any:
         try:
-            answer = pending.get(block=True, timeout=_SILENT_WAIT_S if self._silent else self._address.timeout_s)
+            answer = pending.get(block=True, timeout=self._address.timeout_s)
         except NoNodeError:
-            self._silent = False
             if missing_is_none:
                 return None
             raise
         except (NoAuthError, InvalidACLError):
             raise
         except KazooTimeoutError:
-            self._silent = True
-            pending.rawlink(self._heard)
+            self._break_off(number)
             raise self._no_answer(f"did not answer within {self._address.timeout_s:g} s", changes) from None
         except AuthFailedError:
             raise Refused(f"ZooKeeper at {self.hosts} refused the credentials") from None
         except KazooException as error:
             raise self._no_answer(f"was lost during a call ({type(error).__name__})", changes) from None
-        self._silent = False
         return answer
 
     def _no_answer(self, what: str, changes: bool) -> CellfeedError:
@@ -176,14 +172,18 @@ class Connection(ZooKeeperClient):
     def _forbidden(self, path: str) -> Refused:
         return Refused(f"ZooKeeper at {self.hosts} does not allow {self._address.user or 'anybody without credentials'} to use {path}")
 
-    def _heard(self, _: object) -> None:
-        """An answer came, late."""
-        self._silent = False
+    def _break_off(self, number: int) -> None:
+        """Ends a connection that is open and dead. kazoo would not: it takes its own requests for signs of life, so while there are calls it notices nothing
+        and stays with a server that hangs."""
+        connection = self._client._connection._socket  # noqa: SLF001
+        if connection is not None and number == self._connections_made and self._connected.is_set():
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # also of a TLS socket; kazoo's thread finds it ended, and connects again
 
     def _changed(self, state: str) -> None:
         """Called by kazoo's thread."""
         if state == KazooState.CONNECTED:
-            self._silent = False
+            self._connections_made += 1
             self._connected.set()
         elif self._connected.is_set():
             self._lost_at_s = time.monotonic()

@@ -214,7 +214,7 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(zookeeper: ZooK
     wait_until(lambda: len(workers.runs()) == 220, "work goes on")
     time.sleep(3 * LEASE_S)
     zookeeper.resume()
-    wait_until(lambda: caught_up(store, coordinator) and all_owned(coordinator, 2), "what was kept is saved, the shares are settled again")
+    wait_until(lambda: caught_up(store, coordinator) and workers.settled(zookeeper.url, 2), "what was kept is saved, the shares are settled again")
     put(store, range(200, 300))
     wait_until(lambda: caught_up(store, coordinator), "all is as before")
     workers.assert_run_or_parked()

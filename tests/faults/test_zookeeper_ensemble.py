@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bridge.coordination.open import open_coordinator
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
 from store.datastore import Datastore
+from store.errors import Unavailable
 from tests.faults.zookeeper_workers import SHARDS, Workers, all_owned, caught_up, is_back, put, saved
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import Ensemble
@@ -71,9 +73,22 @@ def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(ensembl
 
         leader.start()
         second.start()
-        wait_until(lambda: caught_up(store, coordinator) and all_owned(coordinator, 2), "what was kept is saved, the shares are settled")
+        wait_until(lambda: caught_up(store, coordinator) and workers.settled(ensemble.url, 2), "what was kept is saved, the shares are settled")
         assert all(saved(coordinator)[shard] >= offset for shard, offset in before.items())
         put(store, range(300, 360))
         wait_until(lambda: caught_up(store, coordinator), "all is as before")
         assert set(workers.cells_run().values()) == {1}
         workers.assert_run_or_parked()
+
+
+def test_a_server_that_hangs_is_left_for_another(ensemble: Ensemble, store: Datastore) -> None:
+    with closing(open_coordinator(f"{ensemble.url}?timeout_s=1", store.state)) as coordinator:
+        wait_until(lambda: is_back(coordinator), "it is connected")
+        assert isinstance(coordinator, ZooKeeperCoordinator)
+        port = coordinator._base._client._connection._socket.getpeername()[1]  # type: ignore[attr-defined]
+        [hung] = [server for server in ensemble.servers if server.port == port]
+        hung.pause()
+        with pytest.raises(Unavailable):
+            coordinator.groups()
+        wait_until(lambda: is_back(coordinator), "another server answers, while calls are made all the time")
+        assert hung.mode() == "", "the fault did not happen: the server answers"

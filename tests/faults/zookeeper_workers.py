@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
@@ -15,6 +17,7 @@ from uuid import UUID, uuid5
 from kazoo.client import KazooClient
 
 from bridge.coordination.contract import Coordinator
+from bridge.coordination.zookeeper_paths import version_of
 from bridge.triggers.foothold import Footholds
 from bridge.triggers.parked import ParkedCells
 from store.datastore import Datastore
@@ -70,16 +73,27 @@ class Workers:
 
     def stays(self, url: str) -> dict[str, int]:
         """The znode of each session, and the number of the ZooKeeper session that it hangs on: others when a member has joined anew."""
-        client = KazooClient(url.removeprefix("zookeeper://"))
-        client.start(20)
-        try:
+        with _by_hand(url) as client:
             births = client.get_children(f"/{self.chroot}/cellfeed/groups/{GROUP}")
             folders = [f"/{self.chroot}/cellfeed/groups/{GROUP}/{birth}/members" for birth in births]
             members = [f"{folder}/{name}" for folder in folders for name in client.get_children(folder)]
             return {member: client.exists(member).ephemeralOwner for member in members}
-        finally:
-            client.stop()
-            client.close()
+
+    def settled(self, url: str, members: int) -> bool:
+        """Whether so many members are alive and all shards are theirs, by claims of their present sessions."""
+        alive = {(name.rpartition("@")[0], int(name.rpartition("@")[2])) for name in (path.rpartition("/")[2] for path in self.stays(url))}
+        holders = self._holders(url)
+        return len(alive) == members and len(holders) == SHARDS and set(holders) == alive
+
+    def _holders(self, url: str) -> list[tuple[str, int]]:
+        """Whose each claim is: the member, and its epoch below the group's birth."""
+        with _by_hand(url) as client:
+            found = []
+            for birth in client.get_children(f"/{self.chroot}/cellfeed/groups/{GROUP}"):
+                folder = f"/{self.chroot}/cellfeed/groups/{GROUP}/{birth}/claims/trips"
+                values = [client.get(f"{folder}/{shard}")[0] for shard in client.get_children(folder)] if client.exists(folder) else []
+                found += [(holder["member"], version_of(holder["epoch"])) for holder in map(json.loads, filter(None, values))]
+            return found
 
     def log(self, name: str) -> str:
         return (self.tmp_path / f"{name}.log").read_text()
@@ -103,6 +117,17 @@ class Workers:
             for pid in {pid for _, _, pid in self.runs()}:
                 order = [added_id for s, added_id, p in self.runs() if (s, p) == (shard, pid)]
                 assert order == sorted(order)
+
+
+@contextmanager
+def _by_hand(url: str) -> Iterator[KazooClient]:
+    client = KazooClient(url.removeprefix("zookeeper://"))
+    client.start(20)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def put(store: Datastore, numbers: range, **extra: object) -> None:

@@ -195,24 +195,24 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
         call()
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
-    shown = lines(lambda: offsets.show("billing", tmp_path, True))
+    shown = lines(lambda: offsets.show("billing", run_dir=tmp_path, as_json=True))
     assert shown["offsets"] == {"0": None, "1": None}
     assert shown["kept"] == {"0": 1, "1": 2}
     assert "another memory" in shown["lost_because"]
-    assert lines(lambda: offsets.set_offsets("billing", "kept", tmp_path, True))["offsets"] == {"0": 1, "1": 2}
-    shown = lines(lambda: offsets.show("billing", tmp_path, True))
+    assert lines(lambda: offsets.set_offsets("billing", "kept", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 1, "1": 2}
+    shown = lines(lambda: offsets.show("billing", run_dir=tmp_path, as_json=True))
     assert (shown["offsets"], shown["lost_because"]) == ({"0": 1, "1": 2}, None)
-    assert lines(lambda: offsets.set_offsets("billing", "1:0", tmp_path, True))["offsets"] == {"0": 1, "1": 0}
-    assert lines(lambda: offsets.set_offsets("billing", "latest", tmp_path, True))["offsets"] == ends
-    assert lines(lambda: offsets.set_offsets("billing", "earliest", tmp_path, True))["offsets"] == {"0": 0, "1": 0}
+    assert lines(lambda: offsets.set_offsets("billing", "1:0", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 1, "1": 0}
+    assert lines(lambda: offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True))["offsets"] == ends
+    assert lines(lambda: offsets.set_offsets("billing", "earliest", run_dir=tmp_path, as_json=True))["offsets"] == {"0": 0, "1": 0}
     assert lines(lambda: status(tmp_path, True))["coordination_away"] is None
     for wrong in ("1", "x:1", "1:999999", "7:0", "newest"):
         with pytest.raises(InvalidLocation if wrong != "7:0" else NotFound):
-            offsets.set_offsets("billing", wrong, tmp_path, True)
+            offsets.set_offsets("billing", wrong, run_dir=tmp_path, as_json=True)
     with open_datastore(RunDir(tmp_path), config) as datastore, closing(open_coordinator(url, datastore.state)) as coordinator:
         coordinator.join("billing", "a", 10)
         with pytest.raises(Refused, match="is at work"):
-            offsets.set_offsets("billing", "latest", tmp_path, True)
+            offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True)
     write_config(Config(datastore=DatastoreConfig(shards=2), coordination="zookeeper://127.0.0.1:1?timeout_s=0.2"), tmp_path / "config.yaml")
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
 

@@ -41,8 +41,9 @@ declare("zookeeper.entries_decided", "zookeeper.entries_written")
 TRIES_MAX: Final = 50
 """How often a compare-and-set is tried again when others were faster: far more than there are members in a group that join at the same moment."""
 
-_BASE_SESSION_S: Final = 10.0
-"""Session time-out of the connection for everything that needs no session: it only says how soon a dead connection is noticed."""
+_BASE_SESSION_S: Final = 4.0
+"""Session time-out of the connection for everything that needs no session: it only says how soon a dead connection is noticed, and how long a server that takes
+connections and does not answer is waited for. The shortest that a server grants as it comes."""
 
 _KNOWN_PATHS_MAX: Final = 200_000
 """Paths that are remembered as existing (some 150 bytes each), so that a save is one round trip. Beyond it they are looked up again."""

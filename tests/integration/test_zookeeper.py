@@ -217,7 +217,16 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
 
 
-def test_with_tls_the_servers_certificate_is_verified(tmp_path: Path, datastore: Datastore) -> None:
+def refused_by_tls(url: str) -> str:
+    """What a process says to whom TLS is refused. Of its own, because kazoo leaves the socket of a handshake that failed to the garbage collector, which warns."""
+    code = f"from bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "Unavailable: ZooKeeper at 127.0.0.1" in ended.stderr
+    return ended.stderr
+
+
+def test_with_tls_each_side_verifies_the_others_certificate(tmp_path: Path, datastore: Datastore) -> None:
     if reason := local_zookeeper.why_not() or next((f"no {name} here" for name in ("openssl", "keytool") if shutil.which(name) is None), None):
         pytest.skip(reason)
     if not (jars := sorted(Path("/usr/share/java").glob("netty-*.jar"))):
@@ -235,7 +244,7 @@ def test_with_tls_the_servers_certificate_is_verified(tmp_path: Path, datastore:
         "secureClientPort": str(port),
         "secureClientPortAddress": "127.0.0.1",
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-        "ssl.clientAuth": "none",
+        "ssl.clientAuth": "need",
         "ssl.keyStore.location": keys,
         "ssl.keyStore.password": "changeit",
         "ssl.trustStore.location": trusted,
@@ -244,17 +253,12 @@ def test_with_tls_the_servers_certificate_is_verified(tmp_path: Path, datastore:
     server = ZooKeeper(tmp_path / "zookeeper", settings=settings, java_options=(f"-Xbootclasspath/a:{':'.join(map(str, jars))}",))
     server.start()
     try:
-        with closing(open_coordinator(f"zookeeper://127.0.0.1:{port}?timeout_s=20&tls=true&ca={certificate}", datastore.state)) as verified:
+        ours = f"&ca={certificate}&certificate={certificate}&key={key}"
+        with closing(open_coordinator(f"zookeeper://127.0.0.1:{port}?timeout_s=20&tls=true{ours}", datastore.state)) as verified:
             verified.commit_offsets("g", {("trips", 0): CommittedOffset(5)})
             assert verified.fetch_offsets("g")[("trips", 0)].offset == 5
-        # In a process of its own: kazoo leaves the socket of a handshake that failed to the garbage collector, which warns.
-        doubtful = (
-            "from bridge.coordination.open import open_coordinator\n"
-            f"open_coordinator('zookeeper://127.0.0.1:{port}?timeout_s=1&tls=true', None).fetch_offsets('g')"
-        )
-        ended = subprocess.run([sys.executable, "-c", doubtful], capture_output=True, text=True, timeout=60, check=False)
-        assert ended.returncode == 1
-        assert "CERTIFICATE_VERIFY_FAILED" in ended.stderr
-        assert "Unavailable" in ended.stderr
+        without_ca = refused_by_tls(f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&certificate={certificate}&key={key}")
+        assert "CERTIFICATE_VERIFY_FAILED" in without_ca
+        assert "CERTIFICATE_VERIFY_FAILED" not in refused_by_tls(f"zookeeper://127.0.0.1:{port}?timeout_s=2&tls=true&ca={certificate}")
     finally:
         server.kill()

@@ -20,7 +20,7 @@ from typing import Final
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
 from bridge.triggers.foothold import Foothold
 from bridge.triggers.standing import Standing
-from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
 
 declare("trigger.before_save", "trigger.after_save")
@@ -45,6 +45,8 @@ class Progress:
     parked: int = 0
     last_progress_s: float = 0.0
     because: str = NOT_STARTED
+    running: int | None = None
+    """The cell, or the first of the batch, that the function is called for at this moment."""
 
 
 class Place:
@@ -82,10 +84,14 @@ class Place:
         except StaleWriter:
             self._keep_unless_overtaken()
             raise
-        except Unavailable:
+        except Unavailable as error:
             if self._foothold is None:
                 raise
-            self._foothold.check()
+            if isinstance(error, OutcomeUnknown) and moved:
+                # It may be saved all the same, later: the next owner must know that such an offset is older than what is kept here.
+                self._foothold.keep(location, failed=error)
+            else:
+                self._foothold.check()
         else:
             self._note_saved(location)
 

@@ -218,7 +218,7 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
 
 
 def refused_by_tls(url: str) -> str:
-    """What a process says to whom TLS is refused. Of its own, because kazoo leaves the socket of a handshake that failed to the garbage collector, which warns."""
+    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake that failed to the garbage collector, which would warn here."""
     code = f"from bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1

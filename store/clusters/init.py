@@ -49,7 +49,8 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     found, away = list[Role](), list[Unavailable]()
     for server in cluster.servers.values():
         try:
-            check_mariadb(server)
+            if minion_names:
+                check_mariadb(server)
             if (told := _role(cluster, server)) is not None:
                 found.append(told)
         except Unavailable as error:
@@ -71,7 +72,8 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     write_map({cluster.name: state}, shard_map)
     failpoint("cluster.init.after_map")
     # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
-    set_semi_sync(master, master=True, wanted=cluster.semi_sync and bool(minion_names))
+    if minion_names:
+        set_semi_sync(master, master=True, wanted=cluster.semi_sync)
     write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names)))
     _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
     return Initialised(cluster.name, master_name, minion_names, was_there=False)

@@ -66,7 +66,10 @@ def check_mariadb(server: MySqlServer) -> None:
     """Raises ProtectData for anything but MariaDB."""
     [(version,)] = _rows(server, "SELECT VERSION()")
     if "MariaDB" not in version:
-        raise ProtectData(f"{server} is MySQL {version}: clusters are made and promoted on MariaDB; one such server alone is well")
+        raise ProtectData(
+            f"{server} is MySQL {version}: replication, promotion and copies are made with MariaDB's statements, so a cluster of several nodes needs MariaDB; "
+            "nothing was changed. A cluster of one node may be a MySQL server"
+        )
 
 
 def position(server: MySqlServer) -> Gtid:

@@ -125,6 +125,7 @@ class Attempts:
     def _try(self, cells: Sequence[StoredCell]) -> _Raised | Stopped | None:
         failpoint("trigger.before_run")
         timeout_s = self._trigger.timeout_s
+        self._progress.running = cells[0].added_id
         try:
             if timeout_s is None:
                 self._call(cells)
@@ -136,6 +137,8 @@ class Attempts:
             raise
         except (Exception, SystemExit) as error:
             return _Raised(error, traceback.format_exc(limit=-8))
+        finally:
+            self._progress.running = None
         failpoint("trigger.after_run")
         return None
 

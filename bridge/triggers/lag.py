@@ -20,19 +20,21 @@ from urllib.parse import unquote
 import msgspec
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.triggers.control import PREFIX, Hold, by_group, group_prefix, when
-from bridge.triggers.foothold import Footholds, choices, lost_offsets
+from bridge.triggers.control import PREFIX, Hold, by_group, group_prefix
+from bridge.triggers.foothold import Footholds, last_known, lost_offsets
 from bridge.triggers.parked import ParkedCells
-from bridge.triggers.place import NOT_STARTED
-from bridge.triggers.progress_records import About, Left, WorkerRecord, worker_record
+from bridge.triggers.progress_records import TELL_AGAIN_S, About, Left, WorkerRecord, worker_record
+from bridge.triggers.reasons import NOBODY, Told, reason, waits_because, workers
 from bridge.triggers.start import settled_start
 from store.datastore import Datastore
 from store.engines.contract import LogRange, StateEntry
-
-_NOBODY: Final = ""
+from store.errors import Unavailable
 
 _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
+
+_SILENT_S: Final = 3 * TELL_AGAIN_S
+"""A worker that has told nothing for so long is not believed to live when the coordination cannot be asked."""
 
 
 class ShardLag(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     waits_because: str
     shards: list[ShardLag]
     about: About | None = None
+    away_because: str = ""
+    """Why the coordination could not be asked: then cells behind are at most so many, by what the datastore and the workers know."""
 
     @property
     def without_worker(self) -> int:
@@ -68,16 +72,7 @@ class GroupLag(msgspec.Struct, frozen=True):
         return sum(not each.owner for each in self.shards)
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What was read of one group at one moment."""
-
-    now_us: int
-    hold: Hold | None
-    records: Mapping[str, WorkerRecord]
-    left: Left | None
-    members: list[str]
-    owners: Mapping[int, str]
-    assigned: Mapping[int, str]
+_Read = tuple[Mapping[int, CommittedOffset], Mapping[int, int], Told]
 
 
 class LagReader:
@@ -101,43 +96,66 @@ class LagReader:
         """
         state, topic = self._datastore.state, self._datastore.name
         heads = self._datastore.heads()
-        # After the heads, so that what is done meanwhile makes the lag smaller, never larger than it was.
-        committed = {shard: each for (name, shard), each in self._coordinator.fetch_offsets(group).items() if name == topic}
-        lost = lost_offsets(state, self._coordinator, group, topic, [(topic, shard) for shard in committed])
-        saved = {shard: each.offset for shard, each in committed.items()}
-        offsets = saved if self._coordinator.keeps_in_store else Footholds(state, group, topic).goes_on(saved)
-        stopped = self._parked.stopped_because(group)
         entries = {entry.key.removeprefix(group_prefix(group)): entry for entry in state.list(group_prefix(group))}
-        told = self._told(group, topic, entries)
-        waits = _waits_because(group, told.hold, lost, stopped)
+        # After the heads, so that what is done meanwhile makes the lag smaller, never larger than it was.
+        try:
+            saved, offsets, told = self._asked(group, topic, entries)
+        except Unavailable as away:
+            if self._coordinator.keeps_in_store:
+                raise
+            saved, offsets, told = self._while_away(group, topic, entries, f"the coordination is away: {away}")
         starts = settled_start(state, group, topic) or [0] * len(heads)
         first = {shard: max(offsets.get(shard, starts[shard]), head.log_start) for shard, head in heads.items()}
         behind = {shard: max(0, head.watermark - first[shard]) for shard, head in heads.items()}
-        ages = self._seconds(group, told.now_us, {shard: first[shard] for shard, cells in behind.items() if cells}, committed, looks_max)
+        ages = self._seconds(group, told.now_us, {shard: first[shard] for shard, cells in behind.items() if cells}, saved, looks_max)
         shards = []
         for shard, head in heads.items():
-            progress_us, because = _reason(shard, told, committed.get(shard), waits)
-            if because == NOT_STARTED and not behind[shard]:
-                because = "nothing has come since its worker took it"
-            owner = told.owners.get(shard, _NOBODY)
-            seconds = ages.get(shard) if behind[shard] else 0.0
-            live = owner if owner in told.members else _NOBODY
-            shards.append(ShardLag(shard, offsets.get(shard), head.watermark, behind[shard], seconds, live, progress_us, because))
+            owner = told.owners.get(shard, NOBODY)
+            shards.append(
+                ShardLag(
+                    shard,
+                    offsets.get(shard),
+                    head.watermark,
+                    behind[shard],
+                    ages.get(shard) if behind[shard] else 0.0,
+                    owner if owner in told.members else NOBODY,
+                    *reason(shard, told, saved.get(shard), idle=not behind[shard]),
+                )
+            )
         about = msgspec.json.decode(entries["about"].value, type=About) if "about" in entries else None
-        return GroupLag(group, topic, sum(behind.values()), max(ages.values(), default=0.0), self._parked.count(group), _workers(told), waits, shards, about)
+        seconds = max(ages.values(), default=0.0)
+        return GroupLag(
+            group, topic, sum(behind.values()), seconds, self._parked.count(group), workers(told), told.waits_because, shards, about, told.away_because
+        )
 
-    def _told(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Told:
-        members = self._coordinator.members(group)
-        hold = None
-        if "paused" in entries:
-            hold = msgspec.json.decode(entries["paused"].value, type=Hold)
-        elif "reset" in entries:
-            reset = msgspec.json.decode(entries["reset"].value, type=Hold)
-            hold = reset if reset.member in members else None
-        records = {unquote(key.removeprefix("workers/")): worker_record(each) for key, each in entries.items() if key.startswith("workers/")}
-        left = msgspec.json.decode(entries["left"].value, type=Left) if "left" in entries else None
-        owners, assigned = self._coordinator.owners(group, topic), self._coordinator.assignment(group)
-        return _Told(self._datastore.state.now_us(), hold, records, left, members, owners, assigned)
+    def _asked(self, group: str, topic: str, entries: Mapping[str, StateEntry]) -> _Read:
+        """What the group has saved, where each shard goes on, and what is told of it."""
+        state, coordinator = self._datastore.state, self._coordinator
+        saved = {shard: each for (name, shard), each in coordinator.fetch_offsets(group).items() if name == topic}
+        offsets = {shard: each.offset for shard, each in saved.items()}
+        if not coordinator.keeps_in_store:
+            offsets = Footholds(state, group, topic).goes_on(offsets)
+        lost = lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
+        members, hold = coordinator.members(group), _hold(entries)
+        if hold is not None and hold.member and hold.member not in members:
+            hold = None
+        owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
+        waits = waits_because(group, hold, lost, self._parked.stopped_because(group))
+        return saved, offsets, Told(state.now_us(), hold, waits, _records(entries), _left(entries), members, owners, assigned)
+
+    def _while_away(self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str) -> _Read:
+        """The same as far as the datastore knows: by what is kept there, and what its workers say, who have told something lately."""
+        state = self._datastore.state
+        now_us, hold, records = state.now_us(), _hold(entries), _records(entries)
+        told = {member: each for member, each in records.items() if now_us - each.at_us < _SILENT_S * 1e6}
+        offsets = last_known(state, group, topic, range(self._datastore.shards))
+        owners = {}
+        for member, record in told.items():
+            for shard, each in record.shards.items():
+                offsets[shard] = max(offsets.get(shard, 0), each.location)
+                owners[shard] = member
+        waits = waits_because(group, hold, None, self._parked.stopped_because(group))
+        return {}, offsets, Told(now_us, hold, waits, records, _left(entries), sorted(told), owners, {}, because)
 
     def _seconds(self, group: str, now_us: int, first: Mapping[int, int], committed: Mapping[int, CommittedOffset], looks_max: int | None) -> dict[int, float]:
         """The age of the first cell behind, of the shards that have one."""
@@ -160,45 +178,14 @@ class LagReader:
         return ages
 
 
-def _waits_because(group: str, hold: Hold | None, lost: str | None, stopped: str | None) -> str:
-    if hold is not None:
-        return str(hold)
-    if lost is not None:
-        return f"stands still: {lost}; {choices(group)}"
-    return f"stopped: {stopped}; go on with: cellfeed parked resume {group}" if stopped else ""
+def _hold(entries: Mapping[str, StateEntry]) -> Hold | None:
+    found = entries.get("paused") or entries.get("reset")
+    return msgspec.json.decode(found.value, type=Hold) if found else None
 
 
-def _workers(told: _Told) -> list[str]:
-    """Members that work: those that reset are none."""
-    return [member for member in told.members if told.hold is None or member != told.hold.member]
+def _records(entries: Mapping[str, StateEntry]) -> dict[str, WorkerRecord]:
+    return {unquote(key.removeprefix("workers/")): worker_record(each) for key, each in entries.items() if key.startswith("workers/")}
 
 
-def _reason(shard: int, told: _Told, committed: CommittedOffset | None, waits: str) -> tuple[int, str]:
-    """When the shard last got on, and why it is where it is."""
-    saved_us = committed.committed_at_us if committed else 0
-    owner = told.owners.get(shard, _NOBODY)
-    record = told.records.get(owner)
-    place = record.shards.get(shard) if record else None
-    progress_us = max(saved_us, place.progress_s * 1_000_000 if place else 0)
-    if owner in told.members:
-        if record is None or place is None:
-            said = f"{owner} has it and has not told of it yet"
-        else:
-            said = record.reason(shard)
-            if record.stands_still and not waits:
-                said = record.stands_still
-        return progress_us, f"{waits}; {owner} has not ended its cell: {said}" if waits and told.hold is not None else waits or said
-    return progress_us, waits or _no_worker(shard, owner, record, told)
-
-
-def _no_worker(shard: int, owner: str, record: WorkerRecord | None, told: _Told) -> str:
-    if owner:
-        since = f" since {when(record.at_us)} at the latest" if record else ""
-        return f"no worker has it{since}: {owner} is gone without a word, others take it when its lease has run out"
-    if (assigned := told.assigned.get(shard, _NOBODY)) in told.members:
-        return f"no worker has it just now: {assigned} is to take it"
-    if told.members:
-        return f"no worker has it just now: it is being assigned to one of {', '.join(told.members[:5])}"
-    if told.left is not None:
-        return f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the last one: start one with cellfeed triggers run"
-    return "no worker has ever had it: start one with cellfeed triggers run"
+def _left(entries: Mapping[str, StateEntry]) -> Left | None:
+    return msgspec.json.decode(entries["left"].value, type=Left) if "left" in entries else None

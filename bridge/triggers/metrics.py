@@ -71,8 +71,13 @@ class TriggerMetrics(Collector):
             return self._gauges(self._found if known else None)
 
     def _look(self) -> None:
+        found = []
         try:
-            found = [self._reader.read(group, looks_max=CELLS_MAX) for group in self._reader.groups()]
+            for group in self._reader.groups():
+                found.append(lag := self._reader.read(group, looks_max=CELLS_MAX))
+                if lag.away_because:
+                    _log.info("how far the triggers are is not known just now: %s", lag.away_because)
+                    return
         except CellfeedError as error:
             _log.info("how far the triggers are is not known just now: %s", error)
             return

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.triggers.control import group_prefix
+from bridge.triggers.control import group_prefix, when
 from bridge.triggers.place import Progress
 from store.engines.contract import StateEntry, StateTable
 
@@ -87,6 +87,8 @@ class ProgressTeller:
         self._due_s = 0.0
         self._again_s = 0.0
         self._forget_at_s = 0.0
+        self._running: dict[int, tuple[int, str]] = {}
+        """The cell that each shard was in when it was last looked at, and since when it has been seen there."""
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._due_s
@@ -99,9 +101,14 @@ class ProgressTeller:
             self._introduce()
         numbers: dict[str, int] = {}
         places: dict[int, ShardRecord] = {}
+        still = self._still_running(shards)
         for shard, each in shards.items():
             reason = -1
-            if each.because != f"came to {each.location - 1}":
+            came_to = each.because == f"came to {each.location - 1}"
+            if shard in still:
+                because = still[shard] if came_to else f"{each.because}; {still[shard]}"
+                reason = numbers.setdefault(because[:_REASON_CHARACTERS_MAX], len(numbers))
+            elif not came_to:
                 reason = numbers.setdefault(each.because[:_REASON_CHARACTERS_MAX], len(numbers))
             places[shard] = ShardRecord(each.location, int(each.last_progress_s), reason)
         told = ((stands_still or "")[:_REASON_CHARACTERS_MAX], list(numbers), places)
@@ -112,6 +119,20 @@ class ProgressTeller:
         self._told = told
         self._due_s = now_s + max(TELL_EVERY_S, len(value) / TELL_BYTES_PER_S)
         self._again_s = now_s + TELL_AGAIN_S
+
+    def _still_running(self, shards: Mapping[int, Progress]) -> dict[int, str]:
+        """Of shards that are in the same cell as at the look before: in which, and since when."""
+        before, self._running = self._running, {}
+        still: dict[int, str] = {}
+        now = when(time.time_ns() // 1000)
+        for shard, each in shards.items():
+            if (cell := each.running) is None:
+                continue
+            seen = before.get(shard)
+            if seen is not None and seen[0] == cell:
+                still[shard] = f"cell {cell} has been running since {seen[1]}"
+            self._running[shard] = (cell, seen[1]) if seen is not None and seen[0] == cell else (cell, now)
+        return still
 
     def leave(self) -> None:
         """Takes the record away. Raises Unavailable."""

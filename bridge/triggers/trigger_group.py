@@ -111,7 +111,7 @@ class TriggerGroup:
         self._give_back()
         if missing := sorted(mine - set(self._runs)):
             self._begin(missing)
-        if mine - set(self._runs):
+        if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
 
@@ -152,11 +152,12 @@ class TriggerGroup:
             if self._runs:
                 return all(run.is_overdue for run in self._runs.values())
             self.standing.leave()
-            self._teller.leave()
         except Unavailable as error:
             if self._working:
                 return False
             _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
+        with suppress(Unavailable):
+            self._teller.leave()
         return True
 
     def _stands_aside(self, now_s: float) -> bool:

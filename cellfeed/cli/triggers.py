@@ -85,7 +85,7 @@ def lag(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption
     """Show how far a trigger is behind, shard by shard: cells, seconds, when it last got on, and why it is where it is."""
     with opened(run_dir, config) as (_, datastore, coordinator):
         reader = LagReader(datastore, coordinator)
-        if group not in {*reader.groups(), *coordinator.groups()}:
+        if group not in reader.groups():
             raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(reader.groups()) or 'none'}")
         found = reader.read(group)
     if as_json:
@@ -98,8 +98,8 @@ def lag(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption
         table.add_row(str(each.shard), offset, str(each.watermark), str(each.cells), _seconds(each.seconds), each.owner, progress, each.because)
     console.print(table)
     console.print(f"{group}: {found.cells} cells, {found.seconds:.1f} s behind; workers: {', '.join(found.workers) or 'none'}", highlight=False)
-    if found.waits_because:
-        console.print(f"{group} {found.waits_because}", style="red", highlight=False)
+    for trouble in filter(None, (found.waits_because, _away(found))):
+        console.print(f"{group} {trouble}", style="red", highlight=False)
 
 
 def summary(lag: GroupLag) -> dict[str, Any]:
@@ -115,15 +115,20 @@ def summary(lag: GroupLag) -> dict[str, Any]:
         "workers": lag.workers,
         "shards_without_worker": lag.without_worker,
         "waits_because": lag.waits_because or None,
+        "away_because": lag.away_because or None,
     }
 
 
 def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
     """Workers, cells and seconds behind, parked cells, and what it waits for, as cells of a table."""
-    waits = lag.waits_because or ("no worker" if lag.without_worker == len(lag.shards) else "")
+    waits = lag.waits_because or _away(lag) or ("no worker" if lag.without_worker == len(lag.shards) else "")
     if not waits and lag.without_worker:
         waits = f"{lag.without_worker} shards without a worker"
     return str(len(lag.workers)), str(lag.cells), _seconds(lag.seconds), str(lag.parked), Text(waits, "red")
+
+
+def _away(lag: GroupLag) -> str:
+    return f"is at most so far behind, as far as its workers say: {lag.away_because}" if lag.away_because else ""
 
 
 def _shard_as_json(each: ShardLag) -> dict[str, Any]:

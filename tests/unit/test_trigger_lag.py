@@ -134,12 +134,13 @@ def test_a_cell_that_does_not_end_or_fails_is_the_reason_of_its_shard(datastore:
             wait_until(lambda: read(datastore, coordinator).shards[1].cells == ends(datastore)[1], "the shard hangs")
             wait_until(lambda: read(datastore, coordinator).shards[0].because.startswith("came to "), "the others go on")
             assert read(datastore, coordinator).shards[1].owner == "w"
+            wait_until(lambda: "cell 0 has been running since 20" in read(datastore, coordinator).shards[1].because, "it says in which cell")
             wait_until(lambda: read(datastore, coordinator).parked > 0, "what fails is parked")
             Control(datastore.state, GROUP).pause(BY)
             wait_until(lambda: read(datastore, coordinator).without_worker == 3, "the others stand aside")
             because = read(datastore, coordinator).shards[1].because
             assert because.startswith("paused by somebody@here since 20")
-            assert "because a look at the fares; w has not ended its cell" in because
+            assert "because a look at the fares; w has not ended its cell: " in because
             go_on.set()
             wait_until(lambda: read(datastore, coordinator).without_worker == 4, "and the last one")
             Control(datastore.state, GROUP).resume(BY)
@@ -168,6 +169,40 @@ def test_what_is_kept_while_zookeeper_is_away_counts_as_soon_as_it_is_back(datas
         tree.come_back()
         assert sum(offsets(mine).values()) == 0
         assert read(datastore, mine).cells == 0
+
+
+def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(datastore: Datastore, tree: ZooKeeperTree) -> None:
+    recorder = Recorder()
+    with closing(open_coordination("zookeeper", datastore, tree)) as theirs, closing(open_coordination("zookeeper", datastore, tree)) as mine:
+        with working(datastore, theirs, recorder):
+            put(datastore, range(40))
+            wait_until(lambda: offsets(mine) == ends(datastore), "all cells are run")
+            wait_until(lambda: all(each.because.startswith("came to") for each in read(datastore, mine).shards), "it has told so")
+            tree.go_away()
+            lag = read(datastore, mine)
+            assert lag.away_because.startswith("the coordination is away: ")
+            assert (lag.cells, lag.workers, lag.without_worker) == (0, ["w"], 0)
+            put(datastore, range(40, 60))
+            wait_until(lambda: read(datastore, mine).cells == 0 and len(recorder.cells) == 60, "it goes on, and tells")
+            assert all("came to" in each.because for each in read(datastore, mine).shards)
+        lag = read(datastore, mine)
+        assert lag.cells == 0, "what it kept is known"
+        assert reasons(lag) == {lag.away_because}
+        tree.come_back()
+
+
+def test_a_live_worker_that_says_nothing_is_a_reason(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = StoreCoordinator(datastore.state)
+    standing = Standing(coordinator, GROUP, "mute", 600)
+    Taking(Recorder().trigger, datastore, coordinator, ParkedCells(datastore.state), standing).take(standing.session, range(4))
+    assert reasons(read(datastore, coordinator)) == {"mute has it and has not told of it yet"}
+    ProgressTeller(datastore.state, GROUP, "mute", "BASE", "record").tell(None, {shard: Progress(3, because="came to 2") for shard in range(4)})
+    assert reasons(read(datastore, coordinator)) == {"came to 2"}
+    now_us = datastore.state.now_us()
+    monkeypatch.setattr(datastore.state, "now_us", lambda: now_us + 90_000_000)
+    [because] = reasons(read(datastore, coordinator))
+    assert because.startswith("mute has said nothing since 20")
+    assert because.endswith("then: came to 2")
 
 
 def test_lost_offsets_are_the_reason_with_what_can_be_done(datastore: Datastore, tree: ZooKeeperTree) -> None:

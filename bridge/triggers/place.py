@@ -6,6 +6,8 @@ Saving is fenced: whoever was overtaken is refused (StaleWriter). Crash points o
     with entries (parking)      one commit holds the parked cell and the offset past it: both or neither (I14)
     paused and overtaken        :meth:`Place.make_sure` asks the coordinator before the next cell once the lease may have run out; a save on its way is refused
     coordination away           what would be saved is kept in the datastore, in one commit again, and saved when coordination is back, see ``foothold.py``
+    entries without an answer   they are kept here, and may come from the coordination once more when it is back: at the latest when the shard is claimed again.
+                                Until then parked cells must not be taken off their queue (:attr:`Place.may_park_again`): they would be parked anew
     the datastore away too      it raises; nothing more is run before the save has succeeded, so a death costs what was run since the last save, no more
 """
 
@@ -66,7 +68,14 @@ class Place:
         self._failed = False
         self._saved_at_s = time.monotonic()
         self._save_again_at_s = 0.0
+        self.may_park_again = False
+        """Whether entries may be on their way that were kept here already. Over when the shard is claimed again."""
         progress.location = foothold.start if foothold else max(0, saved)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the coordination has the offset as it is now."""
+        return self._progress.location == self._saved
 
     def is_due(self) -> bool:
         """Whether there is an offset that could not be saved, and it is time to try again."""
@@ -126,6 +135,7 @@ class Place:
             if self._foothold is None:
                 raise
             self._foothold.keep(location, entries, failed=error)
+            self.may_park_again |= bool(entries) and isinstance(error, OutcomeUnknown)
             self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
             self._progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
         else:

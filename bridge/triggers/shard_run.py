@@ -130,6 +130,10 @@ class ShardRun:
         """Tries parked cells of this shard again, once each; how many ran."""
         self._settle()
         self._place.make_sure()
+        if self._place.may_park_again:
+            if self._place.is_saved:
+                self.stop.set()  # the coordination is back: claimed again, the shard has all that was on its way
+            return 0
         return self._retry.run(only_asked)
 
     def _settle(self) -> None:

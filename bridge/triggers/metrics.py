@@ -1,8 +1,8 @@
 """How far the triggers are, as Prometheus gauges that are looked up when somebody asks. ``docs/operators.md`` lists them.
 
 The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store little however often it comes, and while the
-coordination is away, where every look takes until its time-out, a scrape waits for a moment and then says that nothing is known. It never shows old figures:
-a lag that stands still is worse than none.
+coordination is away, where every look takes until its time-out, a scrape waits for a moment and then says that nothing is known. A look that failed takes the
+figures with it, and one that does not end makes them unknown in time: a lag that stands still is worse than none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ LOOK_EVERY_S: Final = 5.0
 
 WAIT_S: Final = 2.0
 """How long a scrape waits for a look: far above any healthy one, far below a scraper's patience."""
+
+KNOWN_S: Final = 60.0
+"""How old figures may get while the next look is under way: with thousands of shards in ZooKeeper one takes some seconds for each trigger."""
 
 CELLS_MAX: Final = 500
 """Cells read for their age in one look; those that are known already are not read again. The shards that have stood for longest come first."""
@@ -67,22 +70,22 @@ class TriggerMetrics(Collector):
         if looking is not None:
             looking.join(self._wait_s)
         with self._lock:
-            known = time.monotonic() - self._looked_at_s <= self._look_every_s + self._wait_s
+            known = time.monotonic() - self._looked_at_s <= KNOWN_S
             return self._gauges(self._found if known else None)
 
     def _look(self) -> None:
-        found = []
+        found, away = [], ""
         try:
             for group in self._reader.groups():
                 found.append(lag := self._reader.read(group, looks_max=CELLS_MAX))
-                if lag.away_because:
-                    _log.info("how far the triggers are is not known just now: %s", lag.away_because)
-                    return
+                if away := lag.away_because:
+                    break
         except CellfeedError as error:
-            _log.info("how far the triggers are is not known just now: %s", error)
-            return
+            away = str(error)
+        if away:
+            _log.info("how far the triggers are is not known just now: %s", away)
         with self._lock:
-            self._found, self._looked_at_s = found, time.monotonic()
+            self._found, self._looked_at_s = found, float("-inf") if away else time.monotonic()
 
     def _gauges(self, lags: Sequence[GroupLag] | None) -> Iterable[GaugeMetricFamily]:
         known = GaugeMetricFamily("cellfeed_triggers_known", "Whether the store and the coordination could be asked; without it there are no other figures.")

@@ -44,6 +44,19 @@ _CLOSE_S: Final = 5.0
 """How long closing may take."""
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Waits for a TCP connection no longer than kazoo waits for the first answer on it: its share of the session. Where a host is gone without a word, kazoo
+    would wait for the whole session, which is over then."""
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs["timeout"], self._connect_timeout_s)
+        return super().create_connection(*args, **kwargs)
+
+
 class Connection(ZooKeeperClient):
     """One session, begun at once in the background. May be used by any number of threads."""
 
@@ -57,7 +70,7 @@ class Connection(ZooKeeperClient):
         self._client = KazooClient(
             hosts=address.hosts,
             timeout=session_timeout_s,
-            handler=SequentialThreadingHandler(),
+            handler=_Handler(session_timeout_s / (address.hosts.count(",") + 1)),
             auth_data=[("digest", credentials)] if credentials else None,
             default_acl=[make_digest_acl(address.user, address.password, all=True)] if credentials else None,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_MAX_S),

@@ -21,7 +21,8 @@ from bridge.coordination.contract import CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import parse_zookeeper_url
+from bridge.coordination.zookeeper_connection import Connection
+from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
 from cellfeed.config import Config, DatastoreConfig, write_config
@@ -32,6 +33,7 @@ from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound,
 from tests.services import local_zookeeper
 from tests.services.local_mariadb import free_port
 from tests.services.local_zookeeper import ZooKeeper
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -170,6 +172,19 @@ def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(tmp_path: Path,
         server.kill()
 
 
+def test_a_host_that_is_gone_without_a_word_takes_its_share_of_a_session_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def gone(_: object, *, timeout: float, **_more: object) -> None:
+        waits.append(timeout)
+        raise OSError("no answer")
+
+    monkeypatch.setattr("kazoo.handlers.utils.create_tcp_connection", gone)
+    with closing(Connection(ZooKeeperAddress("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", timeout_s=0.1), 6.0)):
+        wait_until(lambda: len(waits) >= 3, "each host was tried")
+    assert set(waits) == {2.0}
+
+
 def test_the_choice_is_by_url(datastore: Datastore) -> None:
     with closing(open_coordinator("store", datastore.state)) as opened:
         assert isinstance(opened, StoreCoordinator)
@@ -218,7 +233,7 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
 
 
 def refused_by_tls(url: str) -> str:
-    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake that failed to the garbage collector, which would warn here."""
+    """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake that failed to the garbage collector, which would warn."""
     code = f"from bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1

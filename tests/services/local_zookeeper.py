@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
 from tests.services.free_ports import free_ports
 from tests.services.local_mariadb import free_port
+from tests.services.waiting import wait_until
 
 START_TIMEOUT_S: Final = 30.0
 _SETTINGS: Final = {
@@ -107,9 +110,10 @@ class ZooKeeper:
         return self.process is not None and self.process.poll() is None
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP, and waits until it has stopped: on a busy machine it may answer a call after the signal was sent."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED, "the server has stopped")
 
     def resume(self) -> None:
         """SIGCONT; nothing when it does not run."""

@@ -26,6 +26,7 @@ def recording(settings: Mapping[str, Any]) -> list[Trigger]:
         retry=RetryPolicy(2, 0.01, 0.01),
         parked_max=int(settings.get("parked_max", 100)),
         parked_retry_s=float(settings.get("parked_retry_s", 60)),
+        start=settings.get("start", "earliest"),
     )
     def record(row_key: UUID, *, cell: Cell) -> None:
         tries[row_key] = tries.get(row_key, 0) + 1

@@ -156,6 +156,10 @@ class Footholds:
         """Shards that have an offset for certain, unless it was lost: they had one when an owner last began on them."""
         return sorted(int(entry.key.rpartition("/")[2]) for entry in self._state.list(self._prefix) if NONE_SAVED not in _decode(entry.value).saved)
 
+    def tokens(self) -> dict[int, int]:
+        """The claim under which each shard was last begun."""
+        return {int(entry.key.rpartition("/")[2]): _decode(entry.value).token for entry in self._state.list(self._prefix)}
+
     def keys(self) -> list[str]:
         """Of the entries; a worker that still goes on by one that is deleted is overtaken."""
         return [entry.key for entry in self._state.list(self._prefix)]

@@ -10,12 +10,9 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Final
-from urllib.parse import quote
-
-import msgspec
 
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.foothold import last_known
+from bridge.triggers.foothold import Footholds, last_known
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import Trigger
 from cellfeed.testing.coordination import Coordination
@@ -42,10 +39,6 @@ class NotIdle(AssertionError):
 
 class TriggerStopped(AssertionError):
     """A trigger stopped because too many of its cells are parked."""
-
-
-class _Foothold(msgspec.Struct):
-    token: int
 
 
 class IdleRun:
@@ -95,9 +88,13 @@ class IdleRun:
     # --- the run ---------------------------------------------------------------------------------------------------------------
 
     def until_idle(self, deadline_s: float) -> None:
-        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case."""
+        """Raises NotIdle, TriggerStopped, or what ended a worker. Ends the workers in any case: they drain, or where it failed they are killed."""
         try:
             self._until_idle(time.monotonic() + deadline_s, deadline_s)
+        except BaseException:
+            for worker in self._workers:
+                worker.gate.kill("the end of a run that failed")
+            raise
         finally:
             self._end()
 
@@ -235,12 +232,11 @@ class IdleRun:
         shares = [sum(gate is worker.gate for gate, _ in claims.values()) for worker in self._workers]
         if min(shares) < self._engine.shards // len(self._workers) or max(shares) - min(shares) > 1:
             return False
-        return self._coordination.tree is None or self._begun(group) == {shard: token for shard, (_, token) in claims.items()}
-
-    def _begun(self, group: str) -> dict[int, int]:
-        """The claim under which each shard was begun last, as the footholds say."""
-        prefix = f"foothold/{quote(group, safe='')}/shards/{quote(self._engine.datastore, safe='')}/"
-        return {int(entry.key[len(prefix) :]): msgspec.json.decode(entry.value, type=_Foothold).token for entry in self._engine.state.list(prefix)}
+        if self._coordination.tree is None:
+            return True
+        # A shard is claimed first and begun then: only a worker that has begun goes on without ZooKeeper.
+        begun = Footholds(self._engine.state, group, self._engine.datastore).tokens()
+        return begun == {shard: token for shard, (_, token) in claims.items()}
 
     def _is_away(self) -> bool:
         return self._away and self._settled.is_set()

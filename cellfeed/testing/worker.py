@@ -21,7 +21,7 @@ WAIT_MAX_S: Final = 0.01
 """Longest pause between two tries of a cell: as many tries as the trigger's policy says, without its waits."""
 
 _DRAIN_S: Final = 5.0
-"""How long a worker that is stopped waits for functions that are still running: after a deadline was missed, or an error."""
+"""How long a worker that is stopped waits for functions that are still running. A run that is idle has none."""
 
 _THREADS: Final = 4
 

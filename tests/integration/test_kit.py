@@ -162,6 +162,14 @@ def test_a_trigger_that_stops_because_too_many_cells_are_parked_is_told(kit: Kit
         kit.run_until_idle(fail)
 
 
+def test_a_function_that_ends_its_process_is_tried_like_one_that_raises(kit: Kit) -> None:
+    put(kit)
+    kit.poison(KEYS[3], error=SystemExit(3))
+    kit.run_until_idle(follow)
+    assert [parked.row_key for parked in kit.parked()] == [str(KEYS[3])]
+    assert all(kit.runs(key) >= 1 for key in KEYS)
+
+
 # --- stall -----------------------------------------------------------------------------------------------------------------------
 
 

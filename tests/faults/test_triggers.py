@@ -1,0 +1,25 @@
+"""A trigger group and its ZooKeeper while both fail, in small; ``make faults`` bills all trips and runs more seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.trigger_faults import BRIEF
+from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
+from tests.services import local_zookeeper
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.xdist_group("zookeeper")
+@pytest.mark.parametrize("kind", TRIGGER_KINDS)
+def test_each_trip_is_charged_once_whatever_happens_to_the_triggers(tmp_path: Path, kind: str) -> None:
+    if reason := local_zookeeper.why_not():
+        pytest.skip(reason)
+    result = run_trigger_faults(kind, 1, tmp_path, BRIEF)
+    assert result.witnessed, "the fault did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}

@@ -1,0 +1,333 @@
+"""The faults of a trigger group, by kind. Each returns what was witnessed of it, healed; FaultDidNotHappen is raised for one that has shown nothing.
+
+trigger-kill        kill -9 of a worker (its run starts it again), of a run (its worker drains), of both (a host goes down; started anew)
+trigger-leader      kill -9 of the host whose worker leads
+trigger-all         kill -9 of all at once, then all are started anew
+trigger-pause       SIGSTOP of a worker until its session has run out and the others have its shards, then SIGCONT
+zookeeper-killed    kill -9 of ZooKeeper, away for ``away_s``, started again with what it had
+zookeeper-empty     as before, but it comes back empty: all stand still until ``cellfeed offsets set billing kept``
+zookeeper-cut       one host's connections to ZooKeeper are cut and refused until the others have its shards
+zookeeper-one-way   what one host sends to ZooKeeper, or what ZooKeeper answers it, is held back for longer than its session lasts
+trigger-joins       workers join and leave, ``joins`` times, in any order
+trigger-rolling     each run is ended with SIGTERM and another one started in its place
+trigger-poison      trips that raise, hang, end their process and print without end
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+from bridge.triggers.parked import ParkedCells
+from consumers.billing.app import GROUP
+from tests.faults.trigger_system import HOSTS, FaultDidNotHappen, Host, TriggerSystem, kill_pids, until
+from tests.faults.trigger_watch import Calls, Watch
+from tests.services.tcp_proxy import Direction
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a run is: ``trips`` in all, put at ``per_s``; ``faults`` of a kind that can be repeated; ``away_s``: how long ZooKeeper is; ``joins``: joins
+    and leaves; ``poisons``: trips of each poison."""
+
+    trips: int
+    per_s: float
+    faults: int
+    away_s: float
+    joins: int
+    poisons: int
+
+
+BRIEF = Scale(trips=300, per_s=50, faults=1, away_s=3.0, joins=4, poisons=1)
+"""In the test suite."""
+
+FULL = Scale(trips=6_433, per_s=100, faults=4, away_s=60.0, joins=100, poisons=3)
+"""``make faults``: all trips that the product ships."""
+
+
+@dataclass
+class Stage:
+    """What a fault may use and what it leaves: ``afflicted`` are the processes that were killed; ``zombies`` are ``(pid, member, woken_ns)``."""
+
+    system: TriggerSystem
+    watch: Watch
+    calls: Calls
+    chance: random.Random
+    scale: Scale
+    afflicted: set[int] = field(default_factory=set)
+    zombies: list[tuple[int, str, int]] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    """Of I14, found by the fault itself."""
+
+    def host(self) -> Host:
+        return self.chance.choice(self.system.hosts)
+
+    def worker(self, host: Host) -> psutil.Process:
+        until(lambda: host.worker() is not None, f"{host.prefix} has a worker")
+        worker = host.worker()
+        assert worker is not None
+        return worker
+
+    def member(self, host: Host) -> str:
+        until(lambda: host.member() is not None, f"{host.prefix} is in the group")
+        member = host.member()
+        assert member is not None
+        return member
+
+    def taken_over(self, member: str) -> bool:
+        """Whether a member is gone and all shards are the others'."""
+        return member not in self.watch.present() and self.system.is_settled(len(self.system.hosts) - 1)
+
+
+def _kill(stage: Stage) -> list[str]:
+    return [_KILLS[what](stage, stage.host()) for what in stage.chance.sample(sorted(_KILLS), min(2, len(_KILLS)))]
+
+
+def _kill_worker(stage: Stage, host: Host) -> str:
+    """Its run starts it again, under its name."""
+    worker = stage.worker(host)
+    stage.afflicted.update(kill_pids([worker]))
+    until(lambda: (again := host.worker()) is not None and again.pid != worker.pid, f"the run of {host.prefix} starts its worker again")
+    return f"{host.prefix}: worker {worker.pid} killed, {stage.worker(host).pid} started by its run"
+
+
+def _kill_run(stage: Stage, host: Host) -> str:
+    """Its worker notices, drains and ends: that costs no cell a second run."""
+    worker, run = stage.worker(host), host.run
+    assert run is not None
+    run.kill()
+    run.wait(10)
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, f"the worker of {host.prefix} ends with its run")
+    host.start()
+    assert host.run is not None
+    return f"{host.prefix}: run {run.pid} killed, its worker {worker.pid} ended, run {host.run.pid} started"
+
+
+def _kill_host(stage: Stage, host: Host) -> str:
+    stage.worker(host)
+    pids = host.kill()
+    stage.afflicted.update(pids)
+    time.sleep(stage.chance.uniform(0.1, 1.0))
+    host.start()
+    assert host.run is not None
+    if host.run.pid in pids:
+        raise FaultDidNotHappen(f"{host.prefix} has a pid that was killed")
+    return f"{host.prefix}: run and worker {pids} killed, run {host.run.pid} started"
+
+
+_KILLS: dict[str, Callable[[Stage, Host], str]] = {"worker": _kill_worker, "run": _kill_run, "host": _kill_host}
+
+
+def _leader(stage: Stage) -> list[str]:
+    coordinator = stage.system.coordinator
+    until(lambda: coordinator.leader(GROUP) is not None, "somebody leads")
+    leader = coordinator.leader(GROUP)
+    [host] = [each for each in stage.system.hosts if each.member() == leader]
+    told = _kill_host(stage, host)
+    until(lambda: coordinator.leader(GROUP) not in (None, leader), "another one leads")
+    return [f"{leader} led, {coordinator.leader(GROUP)} leads now; {told}"]
+
+
+def _all(stage: Stage) -> list[str]:
+    hosts = stage.system.hosts
+    workers = [stage.worker(host) for host in hosts]
+    runs = [psutil.Process(host.run.pid) for host in hosts if host.run is not None]
+    for run in runs:
+        run.send_signal(signal.SIGSTOP)  # so that none of them starts its worker again before it is killed itself
+    for worker in workers:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()
+    for host in hosts:
+        assert host.run is not None
+        host.run.kill()
+        host.run.wait(10)
+    psutil.wait_procs(workers, 10)
+    if any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers):
+        raise FaultDidNotHappen("a worker is alive after kill -9")
+    stage.afflicted.update(worker.pid for worker in workers)
+    time.sleep(stage.chance.uniform(0.1, 1.0))
+    for host in hosts:
+        host.start()
+    return [f"workers {sorted(worker.pid for worker in workers)} and their runs killed, runs {[host.run.pid for host in hosts if host.run]} started"]
+
+
+def _pause(stage: Stage) -> list[str]:
+    host = stage.host()
+    worker, member = stage.worker(host), stage.member(host)
+    worker.suspend()
+    try:
+        until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
+        time.sleep(stage.chance.uniform(0.0, 1.0))
+        if worker.status() != psutil.STATUS_STOPPED:
+            raise FaultDidNotHappen(f"{worker.pid} was not stopped")
+        woken_ns = time.monotonic_ns()
+    finally:
+        worker.resume()
+    stage.zombies.append((worker.pid, member, woken_ns))
+    until(lambda: member in stage.watch.present(), "it joins again")
+    return [f"{member}: worker {worker.pid} stopped until its shards were others', then joined again"]
+
+
+def _zookeeper_away(stage: Stage) -> str:
+    """Kills it; the time away begins. Work has to go on."""
+    process = stage.system.zookeeper.process
+    assert process is not None
+    before = stage.calls.ended()
+    stage.system.zookeeper.kill()
+    time.sleep(stage.scale.away_s)
+    ran, looks = stage.calls.ended() - before, stage.watch.failed
+    if not ran or not looks:
+        raise FaultDidNotHappen(f"{ran} calls while ZooKeeper was away, {looks} looks failed")
+    return f"ZooKeeper, pid {process.pid}, killed; {ran} calls in {stage.scale.away_s:g} s without it"
+
+
+def _zookeeper_killed(stage: Stage) -> list[str]:
+    told = _zookeeper_away(stage)
+    stage.system.zookeeper.start()
+    assert stage.system.zookeeper.process is not None
+    return [f"{told}; pid {stage.system.zookeeper.process.pid} started"]
+
+
+def _zookeeper_empty(stage: Stage) -> list[str]:
+    system = stage.system
+    told = _zookeeper_away(stage)
+    logs = {host: len(host.log.read_text()) for host in system.hosts}
+    system.zookeeper.wipe()
+    system.zookeeper.start()
+    until(lambda: all("stands still" in host.log.read_text()[size:] for host, size in logs.items()), "all say that they stand still")
+    until(lambda: _nothing_runs(stage), "the last cells under way have ended")
+    before, waits = stage.calls.ended(), system.datastore.heads()
+    time.sleep(2 * system.lease_s)
+    if ran := stage.calls.ended() - before:
+        stage.violations.append(f"{ran} cells were run while nobody knew where the work goes on")
+    reason = system.ask("offsets", "show", GROUP)["lost_because"]
+    if not reason:
+        raise FaultDidNotHappen("no reason is told for standing still")
+    lags = system.ask("triggers", "lag", GROUP)
+    if "stands still" not in (lags["waits_because"] or ""):
+        stage.violations.append(f"lag gives as the reason: {lags['waits_because']}")
+    system.ask("offsets", "set", GROUP, "kept", "--reason", "ZooKeeper came back empty")
+    return [f"{told}; started empty; stood still with {sum(head.watermark for head in waits.values())} cells in the logs because {reason}; told to go on"]
+
+
+def _nothing_runs(stage: Stage) -> bool:
+    before = len(stage.calls.read())
+    time.sleep(0.3)
+    calls = stage.calls.read()
+    return len(calls) == before and all(call.ended_ns is not None or call.pid in stage.afflicted for call in calls[-HOSTS * 8 :])
+
+
+def _cut(stage: Stage) -> list[str]:
+    host = stage.host()
+    member, accepted = stage.member(host), host.proxy.connections
+    cut = host.proxy.down()
+    try:
+        until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
+        time.sleep(stage.chance.uniform(0.0, 1.0))
+    finally:
+        host.proxy.up()
+    if not cut or host.proxy.connections > accepted:
+        raise FaultDidNotHappen(f"{cut} connections were cut, {host.proxy.connections - accepted} let through")
+    until(lambda: member in stage.watch.present(), "it joins again")
+    return [f"{member}: {cut} connections to ZooKeeper cut until its shards were others', then joined again"]
+
+
+def _one_way(stage: Stage) -> list[str]:
+    host = stage.host()
+    direction = stage.chance.choice(list(Direction))
+    member, held = stage.member(host), host.proxy.held[direction]
+    host.proxy.silence(direction)
+    try:
+        if direction is Direction.TO_SERVER:
+            until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
+        else:
+            time.sleep(2 * stage.system.session_s)
+    finally:
+        host.proxy.resume()
+    held = host.proxy.held[direction] - held
+    if not held:
+        raise FaultDidNotHappen(f"no byte {direction.value} was held back")
+    until(lambda: member in stage.watch.present(), "it is in the group")
+    return [f"{member}: {held} bytes {direction.value} held back for longer than its session lasts"]
+
+
+def _joins(stage: Stage) -> list[str]:
+    system = stage.system
+    joined = left = 0
+    for number in range(stage.scale.joins):
+        up = [host for host in system.hosts if host.is_up]
+        idle = [host for host in system.hosts if not host.is_up]
+        if len(up) < HOSTS or (len(up) < HOSTS + 2 and (number == 0 or stage.chance.random() < 0.5)):
+            (stage.chance.choice(idle) if idle else system.add_host()).start()
+            joined += 1
+        else:
+            _end(stage, stage.chance.choice(up))
+            left += 1
+        if stage.chance.random() < 0.7:
+            until(lambda: system.is_settled(sum(host.is_up for host in system.hosts)), "the shares are settled")
+    for host in [host for host in system.hosts if host.is_up][HOSTS:]:
+        _end(stage, host)
+    generations = max(holder.version for sample in stage.watch.samples for holder in sample.holders.values())
+    if not (joined and left and generations):
+        raise FaultDidNotHappen(f"{joined} joins, {left} leaves, {generations} changes of a claim")
+    return [f"{joined} joins and {left} leaves; a shard changed hands up to {generations} times"]
+
+
+def _end(stage: Stage, host: Host) -> None:
+    """SIGTERM to one that has begun."""
+    stage.member(host)
+    if code := host.end():
+        stage.violations.append(f"{host.prefix} ended with code {code} after SIGTERM")
+
+
+def _rolling(stage: Stage) -> list[str]:
+    witnessed = []
+    for host in stage.system.hosts:
+        worker = stage.worker(host)
+        ran = stage.calls.ended()
+        _end(stage, host)
+        host.start()
+        until(lambda: stage.system.is_settled(HOSTS), "the next one has its share")
+        witnessed.append(f"{host.prefix}: worker {worker.pid} ended, {stage.worker(host).pid} in its place; {stage.calls.ended() - ran} calls meanwhile")
+    return witnessed
+
+
+def _poison(stage: Stage) -> list[str]:
+    """The poisoned trips are put with the others; this waits until they are parked."""
+    poisoned = 4 * stage.scale.poisons
+
+    def parked() -> dict[str, str]:
+        return {cell.row_key: cell.error for cell in ParkedCells(stage.system.datastore.state).all(GROUP)}
+
+    until(lambda: len(parked()) >= poisoned, "all that is poison is parked", 120)
+    errors = "\n".join(parked().values())
+    wanted = ("poison: this trip cannot be billed", "TimedOut", "in _hang", "ProcessEnded", "in _print_without_end")
+    missing = [each for each in wanted if each not in errors]
+    said = sum("and on and on" in host.log.read_text() for host in stage.system.hosts)
+    if missing or not said:
+        raise FaultDidNotHappen(f"no parked cell tells of {missing}; {said} logs have what was printed")
+    ended = sum(host.log.read_text().count("has ended with exit code") for host in stage.system.hosts)
+    return [f"{len(parked())} cells parked: they raised, hung, printed without end, and ended their processes; {ended} processes ended"]
+
+
+FAULTS: dict[str, Callable[[Stage], list[str]]] = {
+    "trigger-kill": _kill,
+    "trigger-leader": _leader,
+    "trigger-all": _all,
+    "trigger-pause": _pause,
+    "zookeeper-killed": _zookeeper_killed,
+    "zookeeper-empty": _zookeeper_empty,
+    "zookeeper-cut": _cut,
+    "zookeeper-one-way": _one_way,
+    "trigger-joins": _joins,
+    "trigger-rolling": _rolling,
+    "trigger-poison": _poison,
+}
+REPEATED = frozenset({"trigger-kill", "trigger-leader", "trigger-all", "trigger-pause", "zookeeper-cut", "zookeeper-one-way"})
+"""Kinds of which a large run has several."""

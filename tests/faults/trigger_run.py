@@ -1,0 +1,238 @@
+"""One fault run on a trigger group: taxi trips are put and billed while its processes and its ZooKeeper fail; afterwards all is checked from outside.
+
+I14, I16, I20 and I21 as design §6 has them; what is expected of billing is worked out from the CSV file, not from the cells.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from bridge.triggers.parked import ParkedCells
+from cellfeed.loading.records import FileFormat, read_records
+from cellfeed.loading.taxi import CARD, cells_of_trip, shipped_csv, trip_row_key
+from consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
+from consumers.billing.card_provider import SandboxCardProvider
+from store.api import CellToPut
+from store.cells import Cell
+from store.datastore import Datastore
+from tests.faults.billing_program import POISONS
+from tests.faults.invariants import Violations, check_once_per_cell, check_run_or_parked, merge
+from tests.faults.run import FaultRun
+from tests.faults.trigger_faults import FAULTS, FULL, REPEATED, Scale, Stage
+from tests.faults.trigger_invariants import (
+    Place,
+    check_generations,
+    check_offsets_behind_work,
+    check_offsets_rise,
+    check_run_by_one,
+    check_zombie,
+)
+from tests.faults.trigger_system import HOSTS, SHARDS, TriggerSystem, until
+from tests.faults.trigger_watch import Calls, Feeder, Watch
+
+TRIGGER_KINDS = tuple(FAULTS)
+RECOVERY_MAX_S = 10.0
+"""I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed or cut off."""
+
+SETTLE_S = 120.0
+_LEASE_S = 1.5
+_LONG_LEASE_S = 20.0
+"""Where hand-overs are looked at and no take-over: no busy machine lets it run out."""
+
+_POISON_TIMEOUT_S = 2.0
+
+
+class Trip(NamedTuple):
+    """A trip as the CSV has it. ``cents`` are those of its total, worked out with decimal arithmetic."""
+
+    row_key: UUID
+    by_card: bool
+    cents: int
+    cells: list[CellToPut]
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the store, the trigger and the card provider hold when all is done."""
+
+    base: Mapping[UUID, Cell]
+    statuses: list[Cell]
+    parked: frozenset[Place]
+
+    @classmethod
+    def read(cls, datastore: Datastore) -> Books:
+        cells: list[Cell] = []
+        for shard in range(SHARDS):
+            location = 0
+            while (piece := datastore.get_cells_for_shard(shard, location, 5_000)).cells:
+                cells += piece.cells
+                location = piece.next_location
+        base = {cell.row_key: cell for cell in cells if cell.column_name == BASE_COLUMN}
+        parked = frozenset((each.partition, each.added_id) for each in ParkedCells(datastore.state).all(GROUP))
+        return cls(base, [cell for cell in cells if cell.column_name == STATUS_COLUMN], parked)
+
+    def places(self) -> set[Place]:
+        return {(cell.shard, cell.added_id) for cell in self.base.values()}
+
+
+def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FULL) -> FaultRun:
+    """Runs and checks. What is hit, when and for how long follows from the seed."""
+    chance = random.Random(f"{kind}-{seed}")
+    result = FaultRun(kind, seed)
+    trips = _trips(chance, scale, poisoned=kind == "trigger-poison")
+    settings: dict[str, object] = {"run_s": 0.005}
+    if kind == "trigger-poison":
+        settings |= {"timeout_s": _POISON_TIMEOUT_S, "ended_tries": 2}
+    lease_s = _LONG_LEASE_S if kind in ("trigger-joins", "trigger-rolling") else _LEASE_S
+    with TriggerSystem(directory, lease_s=lease_s, settings=settings) as system:
+        watch, calls = Watch(system.coordinator), Calls(system.billing)
+        feeder = Feeder(system.datastore, [trip.cells for trip in trips], scale.per_s)
+        stage = Stage(system, watch, calls, chance, scale)
+        system.up()
+        watch.start()
+        feeder.start()
+        try:
+            until(lambda: calls.ended() > HOSTS, "the work is under way")
+            for _ in range(scale.faults if kind in REPEATED else 1):
+                time.sleep(chance.uniform(0.1, 0.5))
+                began_ns = time.monotonic_ns()
+                result.witnessed += FAULTS[kind](stage)
+                healed_s = time.monotonic()
+                recovered_s = _recovered(system, calls, healed_s)
+                result.operations_inside += _operations(feeder, calls, began_ns, time.monotonic_ns())
+                result.recovery_s.append(recovered_s)
+            feeder.finish()
+            settled = _in_time(system.caught_up)
+            result.violations = merge(_check_run_or_parked(system, trips), {"I21": [] if settled else ["billing has not come to the end of the logs"]})
+            parked = Books.read(system.datastore).parked
+            if kind == "trigger-poison":
+                result.violations = merge(result.violations, {"I14": _cured(system)})
+        finally:
+            feeder.finish()
+            watch.stop()
+        slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S + system.session_s]
+        result.violations = merge(
+            result.violations, {"I14": stage.violations, "I21": slow}, _check_group(stage, Books.read(system.datastore), parked), _check_charges(system, trips)
+        )
+    return result
+
+
+def _trips(chance: random.Random, scale: Scale, *, poisoned: bool) -> list[Trip]:
+    """Trips of the shipped file in an order of the seed's; the poisoned ones are among the first half."""
+    found = []
+    for record in read_records(shipped_csv(), FileFormat.CSV):
+        assert record.fields is not None
+        fields = record.fields
+        found.append(Trip(trip_row_key(fields), fields["payment"] == CARD, int(Decimal(fields["total"]) * 100), cells_of_trip(fields)))
+    chosen = chance.sample(found, scale.trips)
+    if poisoned:
+        numbers = iter(chance.sample(range(scale.trips // 10, scale.trips // 2), len(POISONS) * scale.poisons))
+        for poison in list(POISONS) * scale.poisons:
+            first = (trip := chosen[next(numbers)]).cells[0]
+            trip.cells[0] = CellToPut(first.row_key, first.column_name, first.ref_key, {**first.body, "poison": poison})
+    return chosen
+
+
+def _operations(feeder: Feeder, calls: Calls, began_ns: int, healed_ns: int) -> int:
+    """Trips acknowledged and calls that ended while the fault lasted and healed."""
+    ended = [call.ended_ns for call in calls.read() if call.ended_ns is not None]
+    return sum(began_ns <= at_ns <= healed_ns for at_ns in [*feeder.put_at_ns, *ended])
+
+
+def _recovered(system: TriggerSystem, calls: Calls, healed_s: float) -> float:
+    """Seconds until every host has its share again and every shard gets on, or has nothing left to do; the limit and more when that is not so."""
+    limit_s = 2 * (RECOVERY_MAX_S + system.session_s)
+    heads = {shard: head.watermark for shard, head in system.datastore.heads().items()}
+    while (after_s := time.monotonic() - healed_s) < limit_s:
+        if system.is_settled(HOSTS):
+            going = {call.shard for call in calls.read() if call.ended_ns is not None and call.ended_ns > healed_s * 1e9}
+            saved = {shard: each.offset for (_, shard), each in system.coordinator.fetch_offsets(GROUP).items()}
+            if all(shard in going or saved.get(shard, 0) >= head for shard, head in heads.items()):
+                return after_s
+        time.sleep(0.02)
+    return limit_s
+
+
+def _cured(system: TriggerSystem) -> list[str]:
+    """What was poison is none any more, and somebody has the parked cells tried again; what is left of them."""
+    (system.billing / "antidote").touch()
+    system.ask("parked", "retry", GROUP)
+    state = system.datastore.state
+    if _in_time(lambda: not ParkedCells(state).all(GROUP)):
+        return []
+    return [f"cell {cell.cell_id} is still parked after it was cured and tried again: {cell.error[-200:]}" for cell in ParkedCells(state).all(GROUP)]
+
+
+# --- checks ------------------------------------------------------------------------------------------------------------------
+
+
+def _check_run_or_parked(system: TriggerSystem, trips: list[Trip]) -> Violations:
+    """I14 from the cells: a trip has its STATUS, or is parked."""
+    books = Books.read(system.datastore)
+    names = {row_key: f"{cell.shard}/{cell.added_id}" for row_key, cell in books.base.items()}
+    settled = [names[cell.row_key] for cell in books.statuses if cell.row_key in names]
+    lost = [f"trip {trip.row_key} was put and is not there" for trip in trips if trip.row_key not in names]
+    return merge({"I1": lost}, check_run_or_parked(names.values(), settled, [f"{shard}/{added_id}" for shard, added_id in books.parked]))
+
+
+def _check_group(stage: Stage, books: Books, parked: frozenset[Place]) -> Violations:
+    """I14 and I20 from every look at the coordination, and from every call."""
+    calls, samples = stage.calls.read(), list(stage.watch.samples)
+    # A worker that was started again has its name: all processes of the name count as afflicted.
+    lost = stage.watch.lost_their_session()
+    afflicted = stage.afflicted | {pid for host in stage.system.hosts for name, pid in _started(host.log.read_text()) if name in lost}
+    zombies = [check_zombie(calls, pid, woken_ns, _absent_until(stage, member, woken_ns)) for pid, member, woken_ns in stage.zombies]
+    return merge(
+        check_offsets_behind_work(samples, books.places(), calls, parked),
+        check_offsets_rise(samples),
+        check_generations(samples),
+        check_run_by_one(calls, afflicted),
+        *zombies,
+    )
+
+
+def _started(log: str) -> list[tuple[str, int]]:
+    """``NAME started (pid N)``, as a run tells of its workers."""
+    lines = [line.partition(" started (pid ") for line in log.splitlines() if " started (pid " in line]
+    return [(name, int(rest.rstrip(")"))) for name, _, rest in lines]
+
+
+def _absent_until(stage: Stage, member: str, woken_ns: int) -> int:
+    """When a member was last seen to be none, after it woke up."""
+    return max((sample.begun_ns for sample in stage.watch.samples if member not in sample.members), default=woken_ns)
+
+
+def _check_charges(system: TriggerSystem, trips: list[Trip]) -> Violations:
+    """I16: one charge for each card trip, of its very amount, and one STATUS for each trip."""
+    books = Books.read(system.datastore)
+    due = {f"{GROUP}-{cell.shard}-{cell.added_id}": trip for trip in trips if trip.by_card and (cell := books.base.get(trip.row_key)) is not None}
+    charges = SandboxCardProvider(system.billing / "charges.sqlite3").charges()
+    wrong = [
+        f"charge {charge.idempotency_key} is of {charge.amount_cents} cents, not {due[charge.idempotency_key].cents}"
+        for charge in charges
+        if charge.idempotency_key in due and charge.amount_cents != due[charge.idempotency_key].cents
+    ]
+    taken, owed = sum(charge.amount_cents for charge in charges), sum(trip.cents for trip in trips if trip.by_card)
+    if taken != owed:
+        wrong.append(f"{taken} cents were charged, {owed} are due")
+    return merge(
+        check_once_per_cell(due, [charge.idempotency_key for charge in charges], "charge"),
+        check_once_per_cell([str(trip.row_key) for trip in trips], [str(cell.row_key) for cell in books.statuses], "settlement"),
+        {"I16": wrong},
+    )
+
+
+def _in_time(done: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + SETTLE_S
+    while not done():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,236 @@
+"""A trigger group under test, from outside: three ``cellfeed triggers run`` of one worker each, as on three hosts, and a real ZooKeeper behind a proxy each.
+
+The store is embedded, so it is up whenever a process is: what these runs look at is the group and its coordination.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import yaml
+
+from bridge.coordination.open import open_coordinator
+from cellfeed.run_dir import RunDir
+from consumers.billing.app import GROUP
+from store.datastore import Datastore
+from tests.services.local_zookeeper import ZooKeeper
+from tests.services.tcp_proxy import TcpProxy
+
+ROOT: Final = Path(__file__).parents[2]
+SHARDS: Final = 8
+HOSTS: Final = 3
+PROGRAM: Final = "tests.faults.billing_program:billing"
+START_S: Final = 60.0
+_CELLFEED: Final = (sys.executable, "-m", "cellfeed.cli.main")
+
+
+class FaultDidNotHappen(RuntimeError):
+    """What a run was to show has not come about: it has shown nothing."""
+
+
+def until(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
+    """Raises FaultDidNotHappen when ``done()`` is not true within ``timeout_s``."""
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline_s:
+            raise FaultDidNotHappen(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+class Host:
+    """One ``triggers run`` and its worker. ``pids``: of all workers that it ever had."""
+
+    def __init__(self, system: TriggerSystem, number: int, proxy: TcpProxy) -> None:
+        self.number = number
+        self.proxy = proxy
+        self.run: subprocess.Popen[bytes] | None = None
+        self.log = system.directory / f"host-{number}.log"
+        self._system = system
+        self._config = system.directory / f"host-{number}.yaml"
+        url = f"zookeeper://127.0.0.1:{proxy.port}/{system.chroot}?timeout_s=1"
+        self._config.write_text(yaml.safe_dump({**system.config, "coordination": url}))
+
+    @property
+    def prefix(self) -> str:
+        return f"host{self.number}"
+
+    @property
+    def is_up(self) -> bool:
+        return self.run is not None and self.run.poll() is None
+
+    def start(self) -> None:
+        """Starts its run, and does not wait."""
+        sets = [word for name, value in self._system.settings.items() for word in ("--set", f"{name}={value}")]
+        options = ["--config", str(self._config), "--run-dir", str(self._system.run_dir.path), "--name-prefix", self.prefix]
+        with self.log.open("ab") as log:
+            self.run = subprocess.Popen(
+                [*_CELLFEED, "triggers", "run", PROGRAM, *options, "--lease-s", str(self._system.lease_s), *sets],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def worker(self) -> psutil.Process | None:
+        """The worker process, when there is one."""
+        if not self.is_up:
+            return None
+        assert self.run is not None
+        with suppress(psutil.NoSuchProcess):
+            return next((each for each in psutil.Process(self.run.pid).children() if each.status() != psutil.STATUS_ZOMBIE), None)
+        return None
+
+    def member(self) -> str | None:
+        """The worker's name in the group, when it is there now."""
+        assert self.run is not None
+        return next((name for name in self._system.members() if name.startswith(f"{self.prefix}-") and name.endswith(f"-{self.run.pid}-1")), None)
+
+    def kill(self) -> list[int]:
+        """kill -9 of the run and its worker, as when a host goes down: neither sees the other end. The pids that are gone."""
+        assert self.run is not None
+        self.run.send_signal(signal.SIGSTOP)
+        worker = self.worker()
+        if worker is not None:
+            worker.kill()
+        self.run.kill()
+        self.run.wait(10)
+        if worker is not None:
+            with suppress(psutil.NoSuchProcess):
+                worker.wait(10)
+        return [self.run.pid, *([worker.pid] if worker is not None else [])]
+
+    def end(self) -> int:
+        """SIGTERM, and its exit code."""
+        assert self.run is not None
+        self.run.terminate()
+        return self.run.wait(START_S)
+
+    def end_by_force(self) -> None:
+        if self.run is None:
+            return
+        worker = self.worker()
+        if self.is_up:
+            self.run.kill()
+        self.run.wait(10)
+        if worker is not None:
+            with suppress(psutil.NoSuchProcess):
+                worker.resume()
+                worker.kill()
+                psutil.wait_procs([worker], 10)
+
+
+class TriggerSystem:
+    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'."""
+
+    chroot: Final = "faults"
+
+    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object]) -> None:
+        self.directory = directory
+        self.lease_s = lease_s
+        self.billing = directory / "billing"
+        self.settings = {"billing_dir": str(self.billing), **settings}
+        self.config: dict[str, object] = {"datastore": {"shards": SHARDS}}
+        self.run_dir = RunDir(directory / "run")
+        for folder in (self.run_dir.path, self.billing):
+            folder.mkdir(parents=True)
+        self.zookeeper = ZooKeeper(directory / "zookeeper")
+        self.hosts: list[Host] = []
+        self._proxies: list[TcpProxy] = []
+
+    def __enter__(self) -> TriggerSystem:
+        try:
+            self.zookeeper.start()
+            url = f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
+            self.run_dir.config.write_text(yaml.safe_dump({**self.config, "coordination": url}))
+            self.datastore = Datastore.open_embedded(self.run_dir.inside("store"), shards=SHARDS)
+            self.coordinator = open_coordinator(url, self.datastore.state)
+            for _ in range(HOSTS):
+                self.add_host()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def session_s(self) -> float:
+        """What a member's session lasts without a sign of life, see ``bridge/coordination/zookeeper.py``."""
+        return 1.5 * self.lease_s
+
+    def add_host(self) -> Host:
+        """Another host; not started."""
+        self._proxies.append(proxy := TcpProxy(self.zookeeper.port))
+        self.hosts.append(host := Host(self, len(self.hosts) + 1, proxy))
+        return host
+
+    def up(self) -> None:
+        """Starts the hosts and waits until each has its share."""
+        for host in self.hosts:
+            host.start()
+        until(lambda: self.is_settled(len(self.hosts)), "each host has its share")
+
+    def members(self) -> list[str]:
+        return self.coordinator.members(GROUP)
+
+    def is_settled(self, members: int) -> bool:
+        """Whether so many workers are there, and every shard belongs to one of them, as evenly as can be."""
+        try:
+            present, owners = self.members(), self.coordinator.owners(GROUP, "trips")
+        except Exception:  # ZooKeeper is away
+            return False
+        shares = [list(owners.values()).count(member) for member in present]
+        return len(present) == members and sum(shares) == SHARDS == len(owners) and max(shares) - min(shares) <= 1
+
+    def caught_up(self) -> bool:
+        """Whether every offset is at its shard's end."""
+        try:
+            offsets = self.coordinator.fetch_offsets(GROUP)
+        except Exception:  # ZooKeeper is away
+            return False
+        ends = {("trips", shard): head.watermark for shard, head in self.datastore.heads().items() if head.watermark}
+        return all(place in offsets and offsets[place].offset >= end for place, end in ends.items())
+
+    def ask(self, *words: str) -> Any:
+        """Runs ``cellfeed … --json`` to its end; the last line that it says."""
+        arguments = [*_CELLFEED, *words, "--run-dir", str(self.run_dir.path), "--json"]
+        ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=False)
+        if ended.returncode:
+            raise RuntimeError(f"cellfeed {' '.join(words)}: {ended.stderr}")
+        lines = ended.stdout.splitlines()
+        return json.loads(lines[-1]) if lines else None
+
+    def close(self) -> None:
+        """Ends everything, also what does not want to end."""
+        for host in self.hosts:
+            host.end_by_force()
+        for proxy in self._proxies:
+            proxy.close()
+        for each in ("coordinator", "datastore"):
+            if hasattr(self, each):
+                getattr(self, each).close()
+        self.zookeeper.resume()
+        self.zookeeper.kill()
+
+
+def kill_pids(processes: Sequence[psutil.Process]) -> list[int]:
+    """kill -9 of all at once; the pids, which are gone when this returns."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            os.kill(process.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(processes, 10)
+    if alive:
+        raise FaultDidNotHappen(f"{alive} are alive after kill -9")
+    return [process.pid for process in processes]

@@ -1,0 +1,149 @@
+"""What runs beside a fault on a trigger group: whoever puts trips, and whoever looks at the coordination from outside."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_paths import birth_of
+from consumers.billing.app import GROUP
+from store.api import CellToPut
+from store.datastore import Datastore
+from store.errors import CellfeedError
+from tests.faults.trigger_invariants import Call, Holder, Sample
+
+_LOOK_EVERY_S = 0.1
+_PUT_EVERY_S = 0.05
+
+
+class Watch(threading.Thread):
+    """Looks at members, claims and offsets ten times a second, past every proxy. What cannot be read at once is no sample."""
+
+    def __init__(self, coordinator: ZooKeeperCoordinator) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._coordinator = coordinator
+        self._ended = threading.Event()
+        self.samples: list[Sample] = []
+        self.failed = 0
+        """Looks that came to nothing: ZooKeeper was away."""
+
+    def run(self) -> None:
+        while not self._ended.wait(_LOOK_EVERY_S):
+            try:
+                if (sample := self._look()) is not None:
+                    self.samples.append(sample)
+            except CellfeedError:
+                self.failed += 1
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+
+    def epochs(self) -> dict[str, set[int]]:
+        """Of every member that was ever seen."""
+        seen: dict[str, set[int]] = {}
+        for sample in list(self.samples):
+            for member, epochs in sample.members.items():
+                seen.setdefault(member, set()).update(epochs)
+        return seen
+
+    def present(self) -> set[str]:
+        """Members when last looked."""
+        return set(self.samples[-1].members) if self.samples else set()
+
+    def lost_their_session(self) -> set[str]:
+        """Names whose session has ended and that have joined again, while ZooKeeper knew them all the time."""
+        return {member for member, epochs in self.epochs().items() if max(Counter(map(birth_of, epochs)).values()) > 1}
+
+    def _look(self) -> Sample | None:
+        base, paths = self._coordinator._base, self._coordinator._paths
+        begun_ns = time.monotonic_ns()
+        birth = self._coordinator._birth(GROUP)
+        if birth is None:
+            return None
+        members = self._coordinator._epochs(GROUP, birth)
+        shards = sorted(map(int, base.children(paths.claims(GROUP, birth, "trips"))))
+        claims = base.get_many([paths.claim(GROUP, "trips", shard, birth) for shard in shards])
+        offsets = {shard: each.offset for (_, shard), each in self._coordinator.fetch_offsets(GROUP).items()}
+        holders = {
+            shard: Holder(birth, claim[1].version, json.loads(claim[0])["member"] if claim[0] else "")
+            for shard, claim in zip(shards, claims, strict=True)
+            if claim
+        }
+        return Sample(begun_ns, time.monotonic_ns(), offsets, holders, members)
+
+
+class Feeder(threading.Thread):
+    """Puts trips, so many a second, until there are no more."""
+
+    def __init__(self, datastore: Datastore, trips: Sequence[Sequence[CellToPut]], per_s: float) -> None:
+        super().__init__(name="feeder", daemon=True)
+        self._datastore = datastore
+        self._trips = trips
+        self._per_s = per_s
+        self._hurry = threading.Event()
+        self.put_at_ns: list[int] = []
+        """When each trip was acknowledged."""
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            begun_s = time.monotonic()
+            while (done := len(self.put_at_ns)) < len(self._trips):
+                due = len(self._trips) if self._hurry.is_set() else int((time.monotonic() - begun_s) * self._per_s)
+                self._put(self._trips[done : min(due, done + 200)])
+                self._hurry.wait(0 if self._hurry.is_set() else _PUT_EVERY_S)
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        """Puts what is left at once."""
+        self._hurry.set()
+        self.join(120)
+        if self.error is not None:
+            raise self.error
+        if self.is_alive():
+            raise RuntimeError("the trips could not be put")
+
+    def _put(self, trips: Sequence[Sequence[CellToPut]]) -> None:
+        if trips:
+            for result in self._datastore.put_cells([cell for cells in trips for cell in cells]):
+                result.or_raise()
+            self.put_at_ns += [time.monotonic_ns()] * len(trips)
+
+
+class Calls:
+    """The calls on record, as ``billing_program`` writes them."""
+
+    def __init__(self, billing: Path) -> None:
+        self._path = billing / "calls"
+
+    def read(self) -> list[Call]:
+        """In the order in which they began; a process has at most one of a cell under way."""
+        calls: list[Call] = []
+        open_calls: dict[tuple[int, int, int], int] = {}
+        for what, *numbers in self._lines():
+            shard, added_id, pid, at_ns = map(int, numbers)
+            if what == "begun":
+                open_calls[shard, added_id, pid] = len(calls)
+                calls.append(Call(shard, added_id, pid, at_ns, None))
+            else:
+                number = open_calls.pop((shard, added_id, pid))
+                calls[number] = calls[number]._replace(ended_ns=at_ns)
+        return calls
+
+    def ended(self) -> int:
+        """Calls that have ended well so far."""
+        return sum(line[0] == "ended" for line in self._lines())
+
+    def _lines(self) -> list[list[str]]:
+        with suppress(FileNotFoundError):
+            # The last line may be half written.
+            return [line.split() for line in self._path.read_text().rpartition("\n")[0].splitlines()]
+        return []

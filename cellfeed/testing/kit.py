@@ -54,6 +54,7 @@ class Kit:
         self._in_zookeeper = coordination == "zookeeper"
         self._coordination: Coordination | None = None
         self._history = History()
+        self._groups: set[str] = set()
         self._faults: list[Fault] = []
         self._away: ZooKeeperAway | None = None
 
@@ -74,6 +75,7 @@ class Kit:
             raise ValueError("run_until_idle: one trigger and one worker at least")
         if workers == 1 and any(isinstance(fault, PausedWorker) and fault.missing for fault in self._faults):
             raise ValueError("run_until_idle: a worker that is paused past its lease needs another one that takes over: workers=2")
+        self._groups.update(trigger.group for trigger in chosen)
         run = IdleRun(chosen, workers, self._engine, self._opened(), self._faults, self._history, self._call, away=self._away is not None)
         run.until_idle(deadline_s)
 
@@ -97,9 +99,12 @@ class Kit:
         """The parked cells, with the error of each; of one trigger, or of all."""
         return self._parked.all(_as_trigger(trigger).group if trigger is not None else None)
 
-    def offsets(self, trigger: Any) -> dict[int, int]:
-        """By shard, the next location of a trigger as its coordination has it."""
-        found = self._opened().observer.fetch_offsets(_as_trigger(trigger).group)
+    def offsets(self, trigger: Any = None) -> dict[int, int]:
+        """By shard, the next location of a trigger as its coordination has it. The trigger may be left out where only one has run."""
+        if trigger is None and len(self._groups) != 1:
+            raise ValueError(f"offsets: of which trigger? {len(self._groups)} have run")
+        [group] = self._groups if trigger is None else [_as_trigger(trigger).group]
+        found = self._opened().observer.fetch_offsets(group)
         return {shard: offset.offset for (_, shard), offset in sorted(found.items())}
 
     # --- faults ------------------------------------------------------------------------------------------------------------------

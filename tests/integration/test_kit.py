@@ -54,7 +54,7 @@ def test_a_run_is_over_when_every_cell_of_the_column_has_run_once_in_order(kit: 
     for shard in range(kit.store.shards):
         order = [run.cells[0].added_id for run in kit.history() if run.shard == shard]
         assert order == sorted(order)
-    assert {shard: offset for shard, offset in kit.offsets(follow).items() if offset} == heads(kit)
+    assert {shard: offset for shard, offset in kit.offsets().items() if offset} == heads(kit)
     assert kit.parked() == []
 
 
@@ -73,6 +73,9 @@ def test_cells_that_a_trigger_puts_are_part_of_the_run(kit: Kit) -> None:
 
     put(kit)
     kit.run_until_idle(answer, hear)
+    with pytest.raises(ValueError, match="of which trigger"):
+        kit.offsets()
+    assert kit.offsets(hear) == kit.offsets(answer)
     assert [kit.runs(key, hear) for key in KEYS] == [1] * len(KEYS)
     assert all(kit.store.get_cell(key, "ANSWER", 1) for key in KEYS)
 

@@ -35,11 +35,15 @@ from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.wakeups import CONTROL, poke_once
 
 _log = logging.getLogger("cellfeed.triggers")
 
 _LOOKS_IN_A_LEASE: Final = 4
 """The assignment is looked at so often in the length of a lease."""
+
+_LOOK_SOON_S: Final = 0.05
+"""Shortest time between two looks that others have told to: while shards change hands there are many."""
 
 _CLAIM_AGAIN_S: Final = 0.2
 """How soon a shard whose holder is about to let go of it is tried again."""
@@ -63,6 +67,7 @@ class TriggerGroup:
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
         self._look_at_s = 0.0
+        self._looked_at_s = float("-inf")
         self._epoch = -1
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
         self._retry_due: dict[int, bool] = {}
@@ -74,6 +79,8 @@ class TriggerGroup:
         self._to_give_back: list[Claim] = []
         self._control = Control(datastore.state, trigger.group)
         self._control_at_s = 0.0
+        self._announced = False
+        """Whether the others have been told that this worker has joined."""
         self._hold: Hold | None = None
         """Why operators have the group stand aside."""
         function = getattr(trigger.function, "__qualname__", type(trigger.function).__qualname__)
@@ -97,11 +104,15 @@ class TriggerGroup:
         if now_s < self._look_at_s and session.epoch == self._epoch:
             return
         self._epoch = session.epoch
+        self._looked_at_s = now_s
         self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
         if self._has_lost_its_offsets():
             return
         if self._coordinator.lead(session):
             self._divide()
+        elif not self._announced:
+            self._tell_the_others()
+        self._announced = True
         mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
         for shard, run in self._runs.items():
             # What was claimed in a session that has ended may be anybody's by now; it is claimed anew once the cell under way is done.
@@ -115,9 +126,10 @@ class TriggerGroup:
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
 
-    def look_at_control(self) -> None:
-        """Has the next :meth:`keep_place` look at what operators have asked for."""
+    def look_soon(self) -> None:
+        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest: somebody has told that there is something to see."""
         self._control_at_s = 0.0
+        self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
 
     def tell(self) -> None:
         """Tells other processes how far the shards are and why; does nothing when called more often than it needs to be. Raises Unavailable."""
@@ -158,7 +170,12 @@ class TriggerGroup:
             _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
         with suppress(Unavailable):
             self._teller.leave()
+        self._tell_the_others()
         return True
+
+    def _tell_the_others(self) -> None:
+        """Has the workers on this host look now for what they would see in a fraction of a lease. A hint, as every poke."""
+        poke_once(self._datastore.state, CONTROL)
 
     def _stands_aside(self, now_s: float) -> bool:
         """Whether operators have the group wait; the shards are given back as their cells end. Raises Unavailable."""
@@ -215,6 +232,7 @@ class TriggerGroup:
         if wanted != current:
             try:
                 self._coordinator.assign(session, wanted)
+                self._tell_the_others()
             except StaleWriter as error:
                 _log.info("another worker leads %s now: %s", group, error)
         self._teller.forget_the_long_dead(members)
@@ -258,6 +276,7 @@ class TriggerGroup:
         if self._to_give_back:
             self._coordinator.release(self._to_give_back)
             self._to_give_back.clear()
+            self._tell_the_others()
 
     def _look_at_parked(self) -> None:
         reason = self._parked.stopped_because(self._trigger.group)

@@ -76,7 +76,7 @@ def run_trigger_worker(
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
                 for group in groups:
                     if listener.control:
-                        group.look_at_control()
+                        group.look_soon()
                     try:
                         group.keep_place()
                     except StaleWriter:

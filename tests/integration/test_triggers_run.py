@@ -131,17 +131,17 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Instance) -> None:
     # With leases that no busy machine lets run out: what is looked at is the hand-over, not a take-over.
-    group = [anywhere.run("--lease-s", "20", run_s=0.001) for _ in range(3)]
+    group = [anywhere.run("--lease-s", "20", run_s=0.02) for _ in range(3)]
     wait_until(lambda: anywhere.is_settled(3), "three share the shards", 60)
     loaded, enough = threading.Event(), threading.Event()
 
     def load() -> None:
         number = 0
         while not enough.is_set():
-            anywhere.put(range(number, number + 20))
-            number += 20
+            anywhere.put(range(number, number + 10))
+            number += 10
             loaded.set()
-            enough.wait(0.02)
+            enough.wait(0.1)  # less than they can run, so that they are in cells all the time and never far behind
 
     loader = threading.Thread(target=load)
     loader.start()
@@ -151,7 +151,7 @@ def test_a_rolling_restart_of_three_under_load_runs_no_cell_twice(anywhere: Inst
             wait_until(lambda ran=ran: len(anywhere.runs()) > ran + 20, "they are at work")  # type: ignore[misc]
             group[number].terminate()
             assert group[number].wait(60) == 0, anywhere.log(number).read_text()
-            group.append(anywhere.run("--lease-s", "20", run_s=0.001))
+            group.append(anywhere.run("--lease-s", "20", run_s=0.02))
             wait_until(lambda: anywhere.is_settled(3), "the next one has its share", 60)
     finally:
         enough.set()

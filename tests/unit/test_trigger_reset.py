@@ -22,7 +22,7 @@ from bridge.triggers.taking import Taking
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.datastore import Datastore
 from store.errors import InvalidLocation, NotFound, Refused, StaleWriter
-from store.failpoints import FailpointReached, set_failpoint
+from store.failpoints import FailpointReached, set_failpoint, watch_failpoint
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, LEASE_S, Recorder, all_cells, ends, offsets, open_coordination, put, working
 
@@ -196,6 +196,41 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
             wait_until(lambda: len(recorder.cells) == (140 if decided else 80), "the workers go on once its session has run out")
             wait_until(lambda: caught_up(datastore, workers_coordinator), "and save")
     assert len(recorder.cells) == (140 if decided else 80)
+
+
+def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
+    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    put(datastore, range(60))
+    with working(datastore, workers_coordinator, recorder):
+        wait_until(lambda: caught_up(datastore, coordinator), "all cells are run")
+        monkeypatch.setattr("bridge.triggers.reset.LeaseKeeper", Asleep)
+
+        def sleep() -> None:
+            assert set(coordinator.owners(GROUP, "trips").values()) != {"w"}
+            wait_until(lambda: coordinator.owners(GROUP, "trips") == dict.fromkeys(range(4), "w"), "its worker takes the shards back")
+            put(datastore, range(60, 80))
+            wait_until(lambda: caught_up(datastore, coordinator), "and goes on")
+
+        watch_failpoint("reset.after_claims", sleep)
+        with pytest.raises((StaleWriter, Refused)):
+            reset(datastore, coordinator, "earliest")
+        assert caught_up(datastore, coordinator)
+        put(datastore, range(80, 90))
+        wait_until(lambda: caught_up(datastore, coordinator), "it goes on")
+    assert Counter(recorder.cells) == Counter(all_cells(datastore))
+    assert history(datastore.state, GROUP) == []
+
+
+class Asleep:
+    """Renews nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(

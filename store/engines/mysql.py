@@ -113,7 +113,7 @@ class MySqlEngine:
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
         """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, encode_bodies([cell.body_json for cell in cells], self._codec), terms)
+        return self._put.run(cells, shards, self._encode, terms)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -239,6 +239,9 @@ class MySqlEngine:
         self._server.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _encode(self, bodies: Sequence[bytes]) -> list[bytes]:
+        return encode_bodies(bodies, self._codec)
 
     def _check_server(self) -> None:
         with self._server.connection() as connection:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, COMMAND
 
 from store.engines.mysql_errors import StatementFailed, error_code, failed, is_lost
 from store.errors import InvalidRequest, StorageUnavailable
@@ -235,6 +235,55 @@ def commit_script(connection: Connection[Any], statements: Sequence[str]) -> Non
 
     An error is to be judged by :func:`store.engines.mysql_errors.commit_failed`.
     """
+    *packets, last = _packets(statements)
+    for packet in packets:
+        try:
+            run_script(connection, packet)
+        except pymysql.err.MySQLError as error:
+            raise StatementFailed(*error.args) from error
+    run_script(connection, [*last, "COMMIT"])
+
+
+class Pipeline:
+    """Statements that are sent without waiting for the answers to those before: the server runs some while the next ones are still being made.
+
+    The server runs on past an error, so nothing that ends the transaction may be sent before :meth:`finish` has returned.
+    """
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        self._sent: list[tuple[int, int]] = []
+        """Of each packet how many answers it has, and the sequence number that they begin with."""
+
+    def send(self, statements: Sequence[str]) -> None:
+        """Sends them, in packets of a bounded size. Raises StatementFailed."""
+        try:
+            for packet in _packets(statements):
+                self._connection._execute_command(COMMAND.COM_QUERY, ";".join(packet))  # type: ignore[attr-defined] # noqa: SLF001 - query() waits
+                self._sent.append((len(packet), self._connection._next_seq_id))  # type: ignore[attr-defined] # noqa: SLF001
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise StatementFailed(*error.args) from error
+
+    def finish(self) -> None:
+        """Takes every answer, and raises StatementFailed for the first that was an error."""
+        failed: pymysql.err.MySQLError | None = None
+        for answers, sequence_number in self._sent:
+            self._connection._next_seq_id = sequence_number  # type: ignore[attr-defined] # noqa: SLF001 - of the packet sent last, until now
+            try:
+                self._connection._read_query_result()  # type: ignore[attr-defined] # noqa: SLF001
+                for _ in range(answers - 1):
+                    self._connection.next_result()
+            except pymysql.err.MySQLError as error:
+                failed = failed or error
+                if 2000 <= error_code(error) < 3000:
+                    break  # the connection is lost, and with it the transaction
+        self._sent.clear()
+        if failed is not None:
+            raise StatementFailed(*failed.args) from failed
+
+
+def _packets(statements: Sequence[str]) -> list[list[str]]:
+    """The statements in as few packets as their size allows; at least one packet."""
     packets: list[list[str]] = [[]]
     packet_bytes = 0
     for statement in statements:
@@ -243,12 +292,7 @@ def commit_script(connection: Connection[Any], statements: Sequence[str]) -> Non
             packet_bytes = 0
         packets[-1].append(statement)
         packet_bytes += len(statement)
-    for packet in packets[:-1]:
-        try:
-            run_script(connection, packet)
-        except pymysql.err.MySQLError as error:
-            raise StatementFailed(*error.args) from error
-    run_script(connection, [*packets[-1], "COMMIT"])
+    return packets
 
 
 def _hung_up(connection: Connection[Any]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 from store.sharding import shard_of
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
+from tests.services.small_disk import NoSmallDisk, fill, make_room, small_disk
 from tests.services.tcp_proxy import Action, Direction, TcpProxy
 from tests.services.waiting import wait_until
 
@@ -186,6 +186,59 @@ def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(en
     before = proxy.connections
     assert sum(map(len, (engine.scan(shard, 0, 100) for shard in range(SHARDS)))) == 10
     assert proxy.connections > before
+
+
+# --- many cells: statements are sent before those ahead of them are answered --------------------------------------------------
+
+
+@pytest.fixture
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shard's cells are a piece of their own."""
+    monkeypatch.setattr(mysql_put, "_PIECE_CELLS", 1)
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_many_cells_of_which_some_were_stored_before_are_each_told_what_they_came_to(engine: MySqlEngine) -> None:
+    engine.put(cells(10, first=100))
+    mixed = [*cells(40), *cells(10, first=100), new_cell(UUID(int=100), "BASE", 1, {"n": "another"}), *cells(3)]
+    outcomes = [result.outcome for result in engine.put(mixed)]
+    assert outcomes == [Outcome.STORED] * 40 + [Outcome.EXISTS] * 10 + [Outcome.CONFLICT] + [Outcome.EXISTS] * 3
+    assert_log_is_whole(engine, 50)
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("failing", range(SHARDS))
+def test_when_a_piece_fails_those_that_ran_before_and_behind_it_are_rolled_back(engine: MySqlEngine, direct: Connection[Any], failing: int) -> None:
+    query(direct, f"RENAME TABLE trips_{failing:04d}.cell TO trips_{failing:04d}.away")
+    with pytest.raises(StorageUnavailable, match="nothing written"):
+        engine.put(cells(40))
+    query(direct, f"RENAME TABLE trips_{failing:04d}.away TO trips_{failing:04d}.cell")
+    assert stored(direct) == 0
+    assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
+    assert_log_is_whole(engine, 40)
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("action", [Action.CUT_BEFORE, Action.CUT_AFTER, Action.CUT_BLIND])
+def test_a_connection_lost_between_two_pieces_costs_the_caller_nothing(engine: MySqlEngine, proxy: TcpProxy, action: Action) -> None:
+    rule = proxy.on_query("INSERT INTO trips_0002", action)
+    assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
+    assert rule.happened.is_set()
+    assert proxy.cuts == 1
+    assert_log_is_whole(engine, 40)
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
+    insert, commit = proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER), proxy.on_query("COMMIT", Action.CUT_BEFORE)
+    putting = _InThread(lambda: engine.put(cells(40)))
+    assert insert.happened.wait(10)
+    assert not commit.happened.wait(0.2)
+    insert.release()
+    assert isinstance(putting.error(), OutcomeUnknown)
+    assert commit.happened.is_set()
+    assert stored(direct) == 0
+    assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
 
 
 # --- the server hangs --------------------------------------------------------------------------------------------------------
@@ -432,42 +485,35 @@ def test_ids_of_a_put_that_a_killed_server_never_committed_go_to_the_next(own_se
 
 
 @pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A folder on a small disk of its own (tmpfs). Skips where it cannot be mounted."""
+def disk() -> Iterator[Path]:
+    """A folder on a small disk of its own. Skips where it cannot be mounted."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-small-disk-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(directory)], check=False, capture_output=True, timeout=10)
     try:
-        if mounted.returncode:
-            pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-        directory.chmod(0o755)
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True, timeout=10)
-        directory.rmdir()
+        with small_disk(SMALL_DISK_BYTES) as directory:
+            yield directory
+    except NoSmallDisk as reason:
+        pytest.skip(str(reason))
 
 
-def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(small_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     prepared_in = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     prepared_in.chmod(0o755)
     options = ("--innodb-log-file-size=8M", "--innodb-undo-tablespaces=0")
     try:
-        server = local_mariadb.new_server(local_mariadb.prepared_data_directory(prepared_in), small_disk / "node", options=options)
+        server = local_mariadb.new_server(local_mariadb.prepared_data_directory(prepared_in), disk / "node", options=options)
         server.start()
         with ExitStack() as stack:
             stack.callback(server.stop)
             engine = stack.enter_context(closing(open_engine(server.port, create=True)))
             impatient = stack.enter_context(closing(open_engine(server.port, timeout_s=TIMEOUT_S)))
             acknowledged = [cell for group in _groups(3) for cell in group if engine.put(group)]
-            ballast = small_disk / "ballast"
-            with pytest.raises(OSError, match="No space left"):
-                _fill(ballast)
+            fill(disk)
             refused = [error for group in _groups(30, first=3) if (error := _error_of(impatient, group)) is not None]
             assert refused
             assert all(isinstance(error, (StorageUnavailable, OutcomeUnknown)) for error in refused)
-            assert shutil.disk_usage(small_disk).free < 1 << 20
-            ballast.unlink()
+            assert shutil.disk_usage(disk).free < 1 << 20
+            make_room(disk)
             assert server.process is not None
             if server.process.poll() is not None:
                 # InnoDB ends the server when it cannot write its own log; one that goes on is well, too.
@@ -481,12 +527,6 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(small_disk: Pa
             assert_log_is_whole(engine, sum(map(len, groups)))
     finally:
         shutil.rmtree(prepared_in)
-
-
-def _fill(file: Path) -> None:
-    with file.open("wb", buffering=0) as filled:
-        while True:
-            filled.write(bytes(1 << 16))
 
 
 def _groups(count: int, first: int = 0) -> list[list[NewCell]]:

@@ -1,5 +1,5 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, one JSON summary a line. Exits with 1 when an invariant was broken or a fault
-did not happen."""
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on storage clusters, and on triggers with their ZooKeeper; one JSON summary a line.
+Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
-from tests.faults.run import KINDS, run_faults
-from tests.services import local_mariadb
+from tests.faults.run import KINDS, FaultRun, run_faults
+from tests.faults.trigger_faults import BRIEF, FULL
+from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
+from tests.services import local_mariadb, local_zookeeper
+from tests.services.small_disk import NoSmallDisk
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--kind", choices=(*KINDS, *CLUSTER_KINDS), help="one kind of fault; all of them when left out")
+    parser.add_argument("--kind", choices=(*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS), help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=int, help="one seed; 1 to 3 when left out")
+    parser.add_argument("--brief", action="store_true", help="trigger and zookeeper kinds with 300 trips, as in the test suite, instead of all 6,433")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
     failed = 0
     for kind in [arguments.kind] if arguments.kind else _all_kinds():
         for seed in [arguments.seed] if arguments.seed is not None else (1, 2, 3):
             directory = Path(tempfile.mkdtemp(prefix=f"cellfeed-faults-{kind}-{seed}-"))
-            result = run_faults(kind, seed, directory) if kind in KINDS else run_cluster_faults(kind, seed)
+            try:
+                result = _run(kind, seed, directory, brief=arguments.brief)
+            except NoSmallDisk as reason:
+                print(f"no run of {kind}: {reason}", file=sys.stderr)
+                continue
             summary = result.as_json()
             if result.passed or not arguments.keep:
                 shutil.rmtree(directory)
@@ -36,11 +44,22 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _all_kinds() -> tuple[str, ...]:
-    if reason := local_mariadb.why_not():
-        print(f"no fault runs on clusters: {reason}", file=sys.stderr)
-        return KINDS
-    return (*KINDS, *CLUSTER_KINDS)
+def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
+    if kind in KINDS:
+        return run_faults(kind, seed, directory)
+    if kind in CLUSTER_KINDS:
+        return run_cluster_faults(kind, seed)
+    return run_trigger_faults(kind, seed, directory, BRIEF if brief else FULL)
+
+
+def _all_kinds() -> list[str]:
+    kinds = list(KINDS)
+    for what, more, reason in (("clusters", CLUSTER_KINDS, local_mariadb.why_not()), ("trigger groups", TRIGGER_KINDS, local_zookeeper.why_not())):
+        if reason:
+            print(f"no fault runs on {what}: {reason}", file=sys.stderr)
+        else:
+            kinds += more
+    return kinds
 
 
 if __name__ == "__main__":

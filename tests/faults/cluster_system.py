@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from uuid import UUID, uuid5
 
 from store import json_body
@@ -29,17 +30,24 @@ from tests.faults.invariants import Seen
 from tests.faults.ledger import Ledger
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import bare_servers
+from tests.services.small_disk import small_disk
 from tests.services.tcp_proxy import TcpProxy
 
 DATASTORE = "trips"
 SHARDS = 8
+SMALL_DISK_BYTES = 220 << 20
+SMALL_FILES = ("--innodb-log-file-size=8M", "--innodb-undo-tablespaces=0")
+"""Options of a server that has little room."""
+
 NAMESPACE = UUID("3e5a9a55-5b6e-4f0e-9d21-0c6b3c1d7f10")
 
 
 class ClusterSystem:
     """``servers`` and ``proxies`` by node name: a1 … a3 are cluster a, b1 … b3 cluster b. Replication goes through the proxies, too."""
 
-    def __init__(self, servers: list[MariaDB], *, semi_sync: bool, clusters: int, supervised: bool) -> None:
+    def __init__(self, servers: list[MariaDB], *, semi_sync: bool, clusters: int, supervised: bool, disk: Path | None = None) -> None:
+        self.disk = disk
+        """The small disk that the first server's files are on."""
         names = [f"{cluster}{number}" for cluster in "ab"[:clusters] for number in (1, 2, 3)]
         self.servers = dict(zip(names, servers, strict=True))
         self.proxies = {name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()}
@@ -76,6 +84,11 @@ class ClusterSystem:
         finally:
             engine.close()
 
+    def written(self, name: str) -> int:
+        """Cells that a node has committed."""
+        [(cells,)] = self.servers[name].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
+        return int(str(cells))
+
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
@@ -96,10 +109,12 @@ def _seen(cell: object) -> Seen:
 
 
 @contextmanager
-def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: bool = False) -> Iterator[ClusterSystem]:
-    """Servers, proxies and clusters; all gone at the end."""
-    with bare_servers(3 * clusters) as servers:
-        system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised)
+def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: bool = False, with_small_disk: bool = False) -> Iterator[ClusterSystem]:
+    """Servers, proxies and clusters; all gone at the end. Raises NoSmallDisk where one is asked for and there is none."""
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(SMALL_DISK_BYTES)) if with_small_disk else None
+        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else (), {1: disk} if disk else {}))
+        system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised, disk=disk)
         try:
             yield system
         finally:
@@ -107,13 +122,14 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
 
 
 class DirectWriters:
-    """Threads that put cells in process, and write down what they were told; each put is tried until it is acknowledged or the run ends."""
+    """So many threads for each datastore that put cells, and write down what they were told; each put is tried until it is acknowledged or the run ends."""
 
-    def __init__(self, datastore: Datastore, ledger: Ledger, threads: int = 4, pause_s: float = 0.004) -> None:
-        self._datastore, self._ledger, self._pause_s = datastore, ledger, pause_s
+    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, pause_s: float = 0.004) -> None:
+        self._ledger, self._pause_s = ledger, pause_s
         self._stop = threading.Event()
         self.longest_call_s = 0.0
-        self._threads = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(threads)]
+        each = [datastore for datastore in datastores for _ in range(threads)]
+        self._threads = [threading.Thread(target=self._write, args=(datastore, number), daemon=True) for number, datastore in enumerate(each)]
         for thread in self._threads:
             thread.start()
 
@@ -122,7 +138,7 @@ class DirectWriters:
         for thread in self._threads:
             thread.join(60)
 
-    def _write(self, writer: int) -> None:
+    def _write(self, datastore: Datastore, writer: int) -> None:
         number = 0
         while not self._stop.is_set():
             number += 1
@@ -131,7 +147,7 @@ class DirectWriters:
             while not put.acknowledged and not self._stop.is_set():
                 began_s = time.monotonic()
                 with suppress(CellfeedError):
-                    result = self._datastore.put_cell(row_key, "BASE", 1, body)
+                    result = datastore.put_cell(row_key, "BASE", 1, body)
                     self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
                 self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
                 if not put.acknowledged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,15 +52,15 @@ def node_opener(url: str) -> OpenNode:
 
 
 @contextmanager
-def bare_servers(count: int, options: tuple[str, ...] = ()) -> Iterator[list[MariaDB]]:
-    """So many started servers without any database. Removed, data and all, at the end."""
+def bare_servers(count: int, options: tuple[str, ...] = (), places: Mapping[int, Path] = {}) -> Iterator[list[MariaDB]]:
+    """So many started servers without any database. Removed, data and all, at the end. ``places``: where the files of the n-th server are, from 1."""
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     directory.chmod(0o755)
     servers: list[MariaDB] = []
     try:
         prepared = local_mariadb.prepared_data_directory(directory)
         for number in range(1, count + 1):
-            server = local_mariadb.new_server(prepared, directory / f"node-{number}", number, options)
+            server = local_mariadb.new_server(prepared, places.get(number, directory) / f"node-{number}", number, options)
             servers.append(server)
             server.start()
         yield servers

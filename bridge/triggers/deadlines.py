@@ -115,12 +115,14 @@ class Deadlines:
     def _look(self) -> None:
         while not self._closed.wait(self._look_every_s):
             now_s = time.monotonic()
-            overdue = [(key, call) for key, call in list(self._calls.items()) if call.overdue_at_s <= now_s]
+            overdue = [(key, call) for key, call in self._calls.copy().items() if call.overdue_at_s <= now_s]
             taken = [call for key, call in overdue if self._calls.get(key) is call and self._calls.pop(key, None) is call]
             for call in taken:
-                self._note(call)
-                call.noted.set()
-                self.overdue_because = f"{call.what} ran longer than {call.timeout_s:g} s"
+                try:
+                    self._note(call)
+                finally:  # whatever became of the record, the process has to end: the next owner counts for itself
+                    call.noted.set()
+                    self.overdue_because = f"{call.what} ran longer than {call.timeout_s:g} s"
 
     def _note(self, call: Call) -> None:
         error = f"{_stack(call.thread_id)}TimedOut: {call.what} ran longer than {call.timeout_s:g} s"

@@ -37,7 +37,7 @@ lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
 	$(BIN)/python -m benchmarks $(or $(NAME),--all)
 
-faults: setup ## Fault runs on the whole system (KIND=worker|gateway|triggers|warehouse, SEED=n); one JSON summary per run
+faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
 
 services: ## Install what local servers and tests on them use (MariaDB, ZooKeeper, kcat, Java, Kafka's jars) where apt and root are there

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import psutil
 import yaml
@@ -31,6 +32,9 @@ SHARDS: Final = 8
 HOSTS: Final = 3
 PROGRAM: Final = "tests.faults.billing_program:billing"
 START_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.05
+"""Seldom enough that the looks take no time from the processes that are looked at."""
+
 _CELLFEED: Final = (sys.executable, "-m", "cellfeed.cli.main")
 
 
@@ -44,7 +48,7 @@ def until(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> No
     while not done():
         if time.monotonic() > deadline_s:
             raise FaultDidNotHappen(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(_LOOK_EVERY_S)
 
 
 class Host:
@@ -131,12 +135,11 @@ class Host:
 
 
 class TriggerSystem:
-    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'."""
+    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'. ``zookeeper``: one that runs, and stays; one of its own without."""
 
-    chroot: Final = "faults"
-
-    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object]) -> None:
+    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object], zookeeper: ZooKeeper | None = None) -> None:
         self.directory = directory
+        self.chroot = f"faults-{uuid4()}"
         self.lease_s = lease_s
         self.billing = directory / "billing"
         self.settings = {"billing_dir": str(self.billing), **settings}
@@ -144,13 +147,15 @@ class TriggerSystem:
         self.run_dir = RunDir(directory / "run")
         for folder in (self.run_dir.path, self.billing):
             folder.mkdir(parents=True)
-        self.zookeeper = ZooKeeper(directory / "zookeeper")
+        self.zookeeper = zookeeper or ZooKeeper(directory / "zookeeper")
+        self._owns_zookeeper = zookeeper is None
         self.hosts: list[Host] = []
         self._proxies: list[TcpProxy] = []
 
     def __enter__(self) -> TriggerSystem:
         try:
-            self.zookeeper.start()
+            if self._owns_zookeeper:
+                self.zookeeper.start()
             url = f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
             self.run_dir.config.write_text(yaml.safe_dump({**self.config, "coordination": url}))
             self.datastore = Datastore.open_embedded(self.run_dir.inside("store"), shards=SHARDS)
@@ -221,8 +226,8 @@ class TriggerSystem:
         for each in ("coordinator", "datastore"):
             if hasattr(self, each):
                 getattr(self, each).close()
-        self.zookeeper.resume()
-        self.zookeeper.kill()
+        if self._owns_zookeeper:
+            self.zookeeper.kill()
 
 
 def kill_pids(processes: Sequence[psutil.Process]) -> list[int]:

@@ -18,12 +18,12 @@ from store.datastore import Datastore
 from store.errors import CellfeedError
 from tests.faults.trigger_invariants import Call, Holder, Sample
 
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.15
 _PUT_EVERY_S = 0.05
 
 
 class Watch(threading.Thread):
-    """Looks at members, claims and offsets ten times a second, past every proxy. What cannot be read at once is no sample."""
+    """Looks at members, claims and offsets several times a second, past every proxy. What cannot be read at once is no sample."""
 
     def __init__(self, coordinator: ZooKeeperCoordinator) -> None:
         super().__init__(name="watch", daemon=True)
@@ -43,7 +43,8 @@ class Watch(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
-        self.join(30)
+        if self.ident is not None:
+            self.join(30)
 
     def epochs(self) -> dict[str, set[int]]:
         """Of every member that was ever seen."""
@@ -102,6 +103,13 @@ class Feeder(threading.Thread):
         except BaseException as error:
             self.error = error
 
+    def stop(self) -> None:
+        """Puts no more."""
+        self._trips = self._trips[: len(self.put_at_ns)]
+        self._hurry.set()
+        if self.ident is not None:
+            self.join(120)
+
     def finish(self) -> None:
         """Puts what is left at once."""
         self._hurry.set()
@@ -119,31 +127,38 @@ class Feeder(threading.Thread):
 
 
 class Calls:
-    """The calls on record, as ``billing_program`` writes them."""
+    """The calls on record, as ``billing_program`` writes them. Used by one thread."""
 
     def __init__(self, billing: Path) -> None:
         self._path = billing / "calls"
+        self._read_bytes = 0
+        self._calls: list[Call] = []
+        self._open: dict[tuple[int, int, int], int] = {}
+        self._ended = 0
 
     def read(self) -> list[Call]:
-        """In the order in which they began; a process has at most one of a cell under way."""
-        calls: list[Call] = []
-        open_calls: dict[tuple[int, int, int], int] = {}
-        for what, *numbers in self._lines():
+        """All so far, in the order in which they began. A process has at most one of a cell under way."""
+        for what, *numbers in self._new_lines():
             shard, added_id, pid, at_ns = map(int, numbers)
             if what == "begun":
-                open_calls[shard, added_id, pid] = len(calls)
-                calls.append(Call(shard, added_id, pid, at_ns, None))
+                self._open[shard, added_id, pid] = len(self._calls)
+                self._calls.append(Call(shard, added_id, pid, at_ns, None))
             else:
-                number = open_calls.pop((shard, added_id, pid))
-                calls[number] = calls[number]._replace(ended_ns=at_ns)
-        return calls
+                number = self._open.pop((shard, added_id, pid))
+                self._calls[number] = self._calls[number]._replace(ended_ns=at_ns)
+                self._ended += 1
+        return self._calls
 
     def ended(self) -> int:
         """Calls that have ended well so far."""
-        return sum(line[0] == "ended" for line in self._lines())
+        self.read()
+        return self._ended
 
-    def _lines(self) -> list[list[str]]:
-        with suppress(FileNotFoundError):
-            # The last line may be half written.
-            return [line.split() for line in self._path.read_text().rpartition("\n")[0].splitlines()]
+    def _new_lines(self) -> list[list[str]]:
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                self._read_bytes += len(whole) + 1
+                return [line.split() for line in whole.decode().splitlines()]
         return []

@@ -44,11 +44,13 @@ def test_a_suspect_waits_for_the_others_and_they_for_it() -> None:
         suspect = suspect_call.__enter__()
         assert suspect == []
     wait_until(lambda: suspect == [True], "its turn has come")
-    with call(quarantine, suspect=False) as later, call(quarantine, suspect=True) as another:
+    stop = threading.Event()
+    with call(quarantine, suspect=False, stop=stop) as later, call(quarantine, suspect=True, stop=stop) as another:
         assert later == another == []
         suspect_call.__exit__(None, None, None)
         wait_until(lambda: [True] in (later, another), "one of them has its turn")
         assert [] in (later, another)
+        stop.set()
 
 
 def test_whoever_is_asked_to_stop_does_not_wait() -> None:

@@ -151,7 +151,7 @@ def _trips(chance: random.Random, scale: Scale, *, poisoned: bool) -> list[Trip]
         numbers = iter(chance.sample(range(scale.trips // 10, scale.trips // 2), len(POISONS) * scale.poisons))
         for poison in list(POISONS) * scale.poisons:
             first = (trip := chosen[next(numbers)]).cells[0]
-            trip.cells[0] = CellToPut(first.row_key, first.column_name, first.ref_key, {**first.body, "poison": poison})
+            trip.cells[0] = first._replace(body={**first.body, "poison": poison})
     return chosen
 
 

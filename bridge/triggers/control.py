@@ -85,6 +85,17 @@ class Control:
         return msgspec.json.decode(found.value, type=Hold)
 
 
+def forget(state: StateTable, coordinator: Coordinator, group: str, operator: Operator) -> None:
+    """Has a trigger that is not run any more shown no longer. Its offsets, parked cells and history stay. Raises Refused while it has workers, NotFound."""
+    if members := coordinator.members(group):
+        raise Refused(f"trigger {group!r} is at work ({', '.join(members)}): stop its workers first")
+    entries = state.list(group_prefix(group))
+    if not entries:
+        raise NotFound(f"no trigger {group!r} has ever run here")
+    deed = entry(Deed(group=group, action="forgotten", by=operator.name, because=operator.because, at_us=state.now_us()))
+    state.commit({**{each.key: None for each in entries}, **deed})
+
+
 def group_prefix(group: str) -> str:
     """Of everything that is kept of one trigger here."""
     return f"{PREFIX}{quote(group, safe='')}/"

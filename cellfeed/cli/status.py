@@ -105,10 +105,10 @@ def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Dat
     triggers = {group for app in config.triggers for group in _trigger_groups(app.app, trigger_settings(directory, app))}
     try:
         triggers |= set(reader.groups())
-        told.groups = _lags(coordinator, datastore, triggers, {shard: head.watermark for shard, head in told.heads.items()})
         told.triggers = [reader.read(group) for group in sorted(triggers)]
+        told.groups = _lags(coordinator, datastore, triggers, {shard: head.watermark for shard, head in told.heads.items()})
     except Unavailable as error:
-        told.groups, told.triggers, told.coordination_away = [], [], str(error)
+        told.groups, told.coordination_away = [], str(error)
 
 
 def _print_processes(told: _Told) -> None:

@@ -1,4 +1,4 @@
-"""triggers pause|resume|reset|history: what operators do to a trigger by hand, each with a reason that is kept."""
+"""triggers pause|resume|reset|forget|history: what operators do to a trigger by hand, each with a reason that is kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from bridge.triggers import control
 from bridge.triggers.control import Control, when
 from bridge.triggers.history import Deed, history, operator
 from bridge.triggers.locations import FORMS, wanted_locations
@@ -86,6 +87,20 @@ def reset(
         console.print(f"{deed.unparked} parked cells were taken off the queue: it comes to them again", highlight=False)
     if paused is not None:
         console.print(f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False)
+
+
+def forget(
+    group: GroupArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")],
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a trigger that is not run any more listed and measured no longer. Its offsets stay: should it run again, it goes on from them."""
+    by = operator(reason)
+    with opened(run_dir, config) as (_, datastore, coordinator):
+        control.forget(datastore.state, coordinator, group, by)
+    _done(as_json, {"forgotten": group}, f"{group} is not listed any more")
 
 
 def show_history(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:

@@ -15,8 +15,9 @@ import msgspec
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold
+from bridge.triggers.control import OPERATOR, Control, Hold, forget
 from bridge.triggers.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
+from bridge.triggers.lag import LagReader
 from bridge.triggers.progress_records import worker_record
 from bridge.triggers.trigger_group import TriggerGroup
 from store.datastore import Datastore
@@ -133,6 +134,26 @@ def test_a_poke_tells_that_something_was_asked_and_a_commit_does_not(datastore: 
         assert listener.control
     finally:
         listener.close()
+
+
+def test_a_trigger_that_is_forgotten_is_listed_no_more_and_goes_on_where_it_was_should_it_come_back(datastore: Datastore, coordinator: Coordinator) -> None:
+    recorder, reader = Recorder(), LagReader(datastore, coordinator)
+    with working(datastore, coordinator, recorder):
+        put(datastore, range(10))
+        wait_until(lambda: offsets(coordinator) == ends(datastore), "it works")
+        with pytest.raises(Refused, match=r"is at work \(w\)"):
+            forget(datastore.state, coordinator, GROUP, BY)
+    assert reader.groups() == [GROUP]
+    forget(datastore.state, coordinator, GROUP, BY)
+    assert reader.groups() == []
+    with pytest.raises(NotFound, match="has ever run here"):
+        forget(datastore.state, coordinator, GROUP, BY)
+    with working(datastore, coordinator, recorder):
+        put(datastore, range(10, 20))
+        wait_until(lambda: offsets(coordinator) == ends(datastore), "it is back")
+        wait_until(lambda: reader.groups() == [GROUP], "and listed")
+    assert Counter(recorder.cells) == Counter(all_cells(datastore))
+    assert deeds(datastore.state) == [("forgotten", BY.name, BY.because)]
 
 
 def test_the_operator_is_the_user_of_the_system_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -36,16 +35,17 @@ def test_a_call_that_comes_back_in_time_is_no_time_out(deadlines: Deadlines) -> 
 
 def test_a_late_call_is_told_so_only_when_its_time_out_is_on_record(deadlines: Deadlines) -> None:
     noted: list[str] = []
-    may_note = threading.Event()
+    noting, may_note = threading.Event(), threading.Event()
 
     def note(error: str) -> None:
+        noting.set()
         may_note.wait(30)
         noted.append(error)
 
     call = Call("cell 1", 0.01, note)
     deadlines.begin(call)
-    threading.Timer(0.2, may_note.set).start()
-    time.sleep(0.1)
+    assert noting.wait(30)
+    threading.Timer(0.1, may_note.set).start()
     assert not deadlines.end(call)
     assert len(noted) == 1
     assert "TimedOut: cell 1 ran longer than 0.01 s" in noted[0].splitlines()[-1]

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -21,8 +22,7 @@ from store.errors import CellfeedError
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""
 
-CONTROL: Final = b"c"
-"""The poke of somebody who has asked something of the followers in the state table."""
+_DATAGRAM_BYTES_MAX: Final = 16
 
 _PREFIX: Final = "wakeups/"
 _LIFETIME_S: Final = 30.0
@@ -48,8 +48,8 @@ class Listener:
         self.sock.setblocking(False)
         self.sock.bind(("127.0.0.1", 0))
         self._renew_at_s = 0.0
-        self.control = False
-        """Whether a :data:`CONTROL` poke has come; for whoever looks to take back."""
+        self.told: set[bytes] = set()
+        """Pokes other than of commits that have come (:func:`poke_about`), for whoever looks to take back."""
         self.renew()
 
     def renew(self) -> None:
@@ -74,7 +74,9 @@ class Listener:
         """Takes every datagram that has come."""
         while True:
             try:
-                self.control |= self.sock.recv(16) == CONTROL
+                what = self.sock.recv(_DATAGRAM_BYTES_MAX)
+                if what != NEW_CELLS:
+                    self.told.add(what)
             except BlockingIOError:
                 return
 
@@ -133,6 +135,11 @@ class Poker:
             with self._lock:
                 if not self._closed:
                     self._addresses = addresses
+
+
+def poke_about(subject: str) -> bytes:
+    """What to poke those with who follow something else than the logs, by its name."""
+    return b"?" + blake2b(subject.encode(), digest_size=_DATAGRAM_BYTES_MAX - 1).digest()
 
 
 def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:

@@ -20,7 +20,7 @@ from bridge.triggers.history import Deed, Operator, entry
 from store.cells import moment
 from store.engines.contract import StateEntry, StateTable
 from store.errors import NotFound, Refused
-from store.wakeups import CONTROL, poke_once
+from store.wakeups import poke_about, poke_once
 
 PREFIX: Final = "triggers/"
 """Of everything that is kept of triggers by group: whoever lists it knows which groups there are."""
@@ -72,7 +72,7 @@ class Control:
         deed = entry(Deed(group=self.group, action="paused", by=operator.name, because=operator.because, at_us=now_us))
         if self._state.commit({self.paused_key: msgspec.json.encode(hold), **deed}, expect={self.paused_key: None}) is None:
             raise Refused(f"trigger {self.group!r} is {self.paused() or 'being resumed just now'}")
-        poke_once(self._state, CONTROL)
+        tell_workers(self._state, self.group)
         return hold
 
     def resume(self, operator: Operator) -> Hold:
@@ -81,7 +81,7 @@ class Control:
         deed = entry(Deed(group=self.group, action="resumed", by=operator.name, because=operator.because, at_us=self._state.now_us()))
         if found is None or self._state.commit({self.paused_key: None, **deed}, expect={self.paused_key: found.version}) is None:
             raise NotFound(f"trigger {self.group!r} is not paused")
-        poke_once(self._state, CONTROL)
+        tell_workers(self._state, self.group)
         return msgspec.json.decode(found.value, type=Hold)
 
 
@@ -99,6 +99,16 @@ def forget(state: StateTable, coordinator: Coordinator, group: str, operator: Op
 def group_prefix(group: str) -> str:
     """Of everything that is kept of one trigger here."""
     return f"{PREFIX}{quote(group, safe='')}/"
+
+
+def poke_of(group: str) -> bytes:
+    """The poke that tells workers of a group to look."""
+    return poke_about(group_prefix(group))
+
+
+def tell_workers(state: StateTable, group: str) -> None:
+    """Has the workers of a group on this host look now for what they would see within a second, or in a fraction of a lease. A hint, as every poke."""
+    poke_once(state, poke_of(group))
 
 
 def by_group(entries: list[StateEntry]) -> dict[str, dict[str, StateEntry]]:

@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold
+from bridge.triggers.control import OPERATOR, Control, Hold, tell_workers
 from bridge.triggers.foothold import Footholds, acceptance, last_known, lost_offsets, uses_footholds
 from bridge.triggers.history import Deed, Operator, entry
 from bridge.triggers.parked import ParkedCells
@@ -36,7 +36,6 @@ from bridge.triggers.standing import LeaseKeeper, Standing
 from store.datastore import Datastore
 from store.errors import CellfeedError, Refused
 from store.failpoints import declare, failpoint
-from store.wakeups import CONTROL, poke_once
 
 declare("reset.after_hold", "reset.after_claims", "reset.after_decision", "reset.after_told")
 
@@ -93,7 +92,7 @@ class Reset:
         hold = Hold(self._operator.name, self._operator.because, state.now_us(), member)
         if state.commit({key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}) is None:
             raise Refused(f"trigger {self._group!r} is reset by somebody else just now: look at its history, and try again")
-        poke_once(state, CONTROL)
+        tell_workers(state, self._group)
 
     def _claim(self, standing: Standing, shards: Sequence[int], claims: dict[int, Claim], wait_s: float) -> None:
         deadline_s = time.monotonic() + wait_s
@@ -166,4 +165,4 @@ class Reset:
             self._coordinator.release(list(claims.values()))
         with suppress(CellfeedError):
             standing.leave()
-        poke_once(state, CONTROL)
+        tell_workers(state, self._group)

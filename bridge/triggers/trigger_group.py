@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Final
 
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold
+from bridge.triggers.control import OPERATOR, Control, Hold, poke_of, tell_workers
 from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import changed_lineage, choices, lost_offsets, uses_footholds
 from bridge.triggers.parked import ParkedCells, due
@@ -35,7 +35,6 @@ from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
-from store.wakeups import CONTROL, poke_once
 
 _log = logging.getLogger("cellfeed.triggers")
 
@@ -78,6 +77,7 @@ class TriggerGroup:
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
         self._to_give_back: list[Claim] = []
         self._control = Control(datastore.state, trigger.group)
+        self._poke = poke_of(trigger.group)
         self._control_at_s = 0.0
         self._announced = False
         """Whether the others have been told that this worker has joined."""
@@ -111,7 +111,7 @@ class TriggerGroup:
         if self._coordinator.lead(session):
             self._divide()
         elif not self._announced:
-            self._tell_the_others()
+            tell_workers(self._datastore.state, self._trigger.group)
         self._announced = True
         mine = {shard for shard, member in self._coordinator.assignment(session.group).items() if member == session.member}
         for shard, run in self._runs.items():
@@ -126,8 +126,10 @@ class TriggerGroup:
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
 
-    def look_soon(self) -> None:
-        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest: somebody has told that there is something to see."""
+    def hear(self, told: Collection[bytes]) -> None:
+        """Has the next :meth:`keep_place` look, a moment after the last look at the earliest, if one of these pokes is for this group."""
+        if self._poke not in told:
+            return
         self._control_at_s = 0.0
         self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
 
@@ -170,12 +172,8 @@ class TriggerGroup:
             _log.warning("%s is left without a word: its shards are free once the session has ended: %s", self._trigger.group, error)
         with suppress(Unavailable):
             self._teller.leave()
-        self._tell_the_others()
+        tell_workers(self._datastore.state, self._trigger.group)
         return True
-
-    def _tell_the_others(self) -> None:
-        """Has the workers on this host look now for what they would see in a fraction of a lease. A hint, as every poke."""
-        poke_once(self._datastore.state, CONTROL)
 
     def _stands_aside(self, now_s: float) -> bool:
         """Whether operators have the group wait; the shards are given back as their cells end. Raises Unavailable."""
@@ -232,7 +230,7 @@ class TriggerGroup:
         if wanted != current:
             try:
                 self._coordinator.assign(session, wanted)
-                self._tell_the_others()
+                tell_workers(self._datastore.state, self._trigger.group)
             except StaleWriter as error:
                 _log.info("another worker leads %s now: %s", group, error)
         self._teller.forget_the_long_dead(members)
@@ -276,7 +274,7 @@ class TriggerGroup:
         if self._to_give_back:
             self._coordinator.release(self._to_give_back)
             self._to_give_back.clear()
-            self._tell_the_others()
+            tell_workers(self._datastore.state, self._trigger.group)
 
     def _look_at_parked(self) -> None:
         reason = self._parked.stopped_because(self._trigger.group)

@@ -75,8 +75,7 @@ def run_trigger_worker(
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in found.values())
                 for group in groups:
-                    if listener.control:
-                        group.look_soon()
+                    group.hear(listener.told)
                     try:
                         group.keep_place()
                     except StaleWriter:
@@ -86,7 +85,7 @@ def run_trigger_worker(
                     busy |= group.start_work(pool, heads)
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
-                listener.control = False
+                listener.told.clear()
                 listener.wait(0.01 if busy else POLL_INTERVAL_S)
             except StaleWriter:
                 raise

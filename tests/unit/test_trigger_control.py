@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold, forget
+from bridge.triggers.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
 from bridge.triggers.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
 from bridge.triggers.lag import LagReader
 from bridge.triggers.progress_records import worker_record
@@ -23,7 +23,7 @@ from bridge.triggers.trigger_group import TriggerGroup
 from store.datastore import Datastore
 from store.engines.contract import StateTable
 from store.errors import InvalidRequest, NotFound, Refused
-from store.wakeups import CONTROL, Listener, poke_once
+from store.wakeups import Listener, poke_once
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, all_cells, ends, offsets, open_coordination, put, working
 
@@ -123,15 +123,15 @@ def test_whoever_resets_is_a_member_that_gets_no_shards(datastore: Datastore, co
     group.drain()
 
 
-def test_a_poke_tells_that_something_was_asked_and_a_commit_does_not(datastore: Datastore) -> None:
+def test_a_poke_tells_of_which_group_something_was_asked_and_a_commit_tells_nothing(datastore: Datastore) -> None:
     listener = Listener(datastore.state, "test")
     try:
         poke_once(datastore.state)
         assert listener.wait(30)
-        assert not listener.control
-        poke_once(datastore.state, CONTROL)
+        assert listener.told == set()
+        tell_workers(datastore.state, GROUP)
         assert listener.wait(30)
-        assert listener.control
+        assert listener.told == {poke_of(GROUP)} != {poke_of("another")}
     finally:
         listener.close()
 

@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kind", choices=(*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS), help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=int, help="one seed; 1 to 3 when left out")
-    parser.add_argument("--brief", action="store_true", help="trigger and zookeeper kinds with 300 trips, as in the test suite, instead of all 6,433")
+    parser.add_argument("--brief", action="store_true", help="trigger and zookeeper kinds with 240 trips, as in the test suite, instead of all 6,433")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
     failed = 0

@@ -6,7 +6,6 @@ The store is embedded, so it is up whenever a process is: what these runs look a
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -73,7 +72,9 @@ class Host:
         return self.run is not None and self.run.poll() is None
 
     def start(self) -> None:
-        """Starts its run, and does not wait."""
+        """Starts its run, and does not wait. An earlier one must have ended."""
+        if self.run is not None:
+            self.run.wait(START_S)
         sets = [word for name, value in self._system.settings.items() for word in ("--set", f"{name}={value}")]
         options = ["--config", str(self._config), "--run-dir", str(self._system.run_dir.path), "--name-prefix", self.prefix]
         with self.log.open("ab") as log:
@@ -105,14 +106,10 @@ class Host:
         assert self.run is not None
         self.run.send_signal(signal.SIGSTOP)
         worker = self.worker()
-        if worker is not None:
-            worker.kill()
+        killed = kill_pids([worker]) if worker is not None else []
         self.run.kill()
         self.run.wait(10)
-        if worker is not None:
-            with suppress(psutil.NoSuchProcess):
-                worker.wait(10)
-        return [self.run.pid, *([worker.pid] if worker is not None else [])]
+        return [self.run.pid, *killed]
 
     def end(self) -> int:
         """SIGTERM, and its exit code."""
@@ -123,15 +120,8 @@ class Host:
     def end_by_force(self) -> None:
         if self.run is None:
             return
-        worker = self.worker()
         if self.is_up:
-            self.run.kill()
-        self.run.wait(10)
-        if worker is not None:
-            with suppress(psutil.NoSuchProcess):
-                worker.resume()
-                worker.kill()
-                psutil.wait_procs([worker], 10)
+            self.kill()
 
 
 class TriggerSystem:
@@ -231,11 +221,16 @@ class TriggerSystem:
 
 
 def kill_pids(processes: Sequence[psutil.Process]) -> list[int]:
-    """kill -9 of all at once; the pids, which are gone when this returns."""
+    """kill -9 of all at once; the pids, of which none runs when this returns."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            os.kill(process.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(processes, 10)
-    if alive:
-        raise FaultDidNotHappen(f"{alive} are alive after kill -9")
+            process.kill()
+    until(lambda: not any(map(runs, processes)), "processes end after kill -9")
     return [process.pid for process in processes]
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process runs, or is stopped; one that only waits for its parent to look does not."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import UUID
 
 from bridge.triggers.parked import ParkedCell, ParkedCells
@@ -113,6 +113,12 @@ class Kit:
         """The function raises ``error`` instead of running, for the cells of a row key or those that a function of the cell picks: ``times`` times each, or
         always. A store that is away is played by ``error=StorageUnavailable(...)``."""
         return self._injected(Poison(which, times, lambda: error or ValueError("poison, says the test kit")))
+
+    @overload
+    def stall(self, which: Which, *, past_lease: Literal[False] = False) -> Stall: ...
+
+    @overload
+    def stall(self, which: Which, *, past_lease: Literal[True]) -> PausedWorker: ...
 
     def stall(self, which: Which, *, past_lease: bool = False) -> Stall | PausedWorker:
         """The function hangs, once for each cell picked, until ``release()`` of what this returns, or until the run has nothing else left to do. In a trigger

@@ -64,6 +64,12 @@ class Stage:
     violations: list[str] = field(default_factory=list)
     """Of I14, found by the fault itself."""
 
+    healed_ns: int = 0
+
+    def heal(self) -> None:
+        """The fault is over now: what follows is recovery."""
+        self.healed_ns = time.monotonic_ns()
+
     def host(self) -> Host:
         return self.chance.choice(self.system.hosts)
 
@@ -85,6 +91,7 @@ class Stage:
             host.start()
         for host in hosts:
             self.member(host)
+        self.heal()
 
     def taken_over(self, member: str) -> bool:
         """Whether a member is gone and all shards are the others'."""
@@ -102,6 +109,7 @@ def _kill_worker(stage: Stage, host: Host) -> str:
     epochs = len(stage.watch.epochs()[member])
     stage.afflicted.update(kill_pids([worker]))
     until(lambda: len(stage.watch.epochs().get(member, ())) > epochs, f"the run of {host.prefix} starts its worker again, which joins")
+    stage.heal()
     return f"{host.prefix}: worker {worker.pid} killed, {stage.worker(host).pid} started by its run"
 
 
@@ -166,6 +174,7 @@ def _pause(stage: Stage) -> list[str]:
         woken_ns = time.monotonic_ns()
     finally:
         worker.resume()
+        stage.heal()
     stage.zombies.append((worker.pid, member, woken_ns))
     until(lambda: member in stage.watch.present(), "it joins again")
     return [f"{member}: worker {worker.pid} stopped until its shards were others', then joined again"]
@@ -225,6 +234,7 @@ def _cut(stage: Stage) -> list[str]:
         time.sleep(stage.chance.uniform(0.0, 1.0))
     finally:
         host.proxy.up()
+        stage.heal()
     if not cut or host.proxy.connections > accepted:
         raise FaultDidNotHappen(f"{cut} connections were cut, {host.proxy.connections - accepted} let through")
     until(lambda: member in stage.watch.present(), "it joins again")
@@ -243,6 +253,7 @@ def _one_way(stage: Stage) -> list[str]:
             time.sleep(2 * stage.system.session_s)
     finally:
         host.proxy.resume()
+        stage.heal()
     held = host.proxy.held[direction] - held
     if not held:
         raise FaultDidNotHappen(f"no byte {direction.value} was held back")

@@ -126,8 +126,9 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
 
 def _one_fault(kind: str, stage: Stage, feeder: Feeder, result: FaultRun) -> None:
     began_ns = time.monotonic_ns()
+    stage.healed_ns = 0
     result.witnessed += FAULTS[kind](stage)
-    healed_ns = time.monotonic_ns()
+    healed_ns = stage.healed_ns or time.monotonic_ns()
     recovered_s = _recovered(stage.system, stage.calls, healed_ns / 1e9)
     ended = [call.ended_ns for call in stage.calls.read() if call.ended_ns is not None]
     result.operations_inside += sum(began_ns <= at_ns <= healed_ns for at_ns in [*feeder.put_at_ns, *ended])

@@ -9,6 +9,7 @@ counted in the datastore's state table **before** the function is called, and st
 - for a cell with tries on record, from whatever process;
 - for a parked cell that is tried again.
 
+That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on each shard that changed hands so: the price of not knowing which cell it was.
 Otherwise nothing is written and it costs nothing. So a cell that kills is run once without a record, then on record as often as the policy for
 :class:`~bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has ended a process on record is run, the offset
 is saved, so that its next death makes no other cell run again.

@@ -150,6 +150,9 @@ def test_get_gives_a_cell_the_latest_or_the_whole_row(run: Run) -> None:
     assert [cell["ref_key"] for cell in run("get", KEY, "BASE", "1", "--json").lines] == [1]
     assert [cell["ref_key"] for cell in run("get", KEY, "BASE", "--json").lines] == [7]
     assert {cell["column_name"] for cell in run("get", KEY, "--json").lines} == {"BASE", "NOTES"}
+    for words in ((KEY, "BASE", "1"), (KEY, "BASE"), (KEY,)):
+        assert run("get", *words, "--from", "minion", "--json").lines == run("get", *words, "--json").lines, "an embedded store is its own minion"
+    assert run("get", KEY, "--from", "anywhere").code == 2
     assert '{"text":"[red]x[/nothing]"}' in run("get", KEY, "NOTES").out
 
 

@@ -136,6 +136,17 @@ def test_status_tells_the_same_to_people_and_machines(cluster: TestCluster, data
     replication(cluster, "START")
 
 
+def test_status_of_an_instance_whose_storage_is_away_says_so_and_fails(cluster: TestCluster, run_dir: Path) -> None:
+    for server in cluster.servers.values():
+        server.kill()
+    done = cellfeed("status", "--json", "--run-dir", str(run_dir))
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert all(f"127.0.0.1:{server.port}" in told["storage_away"] for server in cluster.servers.values()), told["storage_away"]
+    assert (told["shards"], told["processes"]) == ({}, [])
+    assert "the storage is away" in cellfeed("status", "--run-dir", str(run_dir)).stdout
+
+
 def test_every_metric_of_a_cluster_is_in_the_guide(datastore: Datastore) -> None:
     with worker_thread(datastore) as url:
         names = {series.partition("{")[0] for series in metrics(url)}

@@ -293,12 +293,13 @@ def _end(stage: Stage, host: Host) -> None:
 def _rolling(stage: Stage) -> list[str]:
     witnessed = []
     for host in stage.system.hosts:
-        worker = stage.worker(host)
-        ran = stage.calls.ended()
+        worker, ran = stage.worker(host), stage.calls.ended()
         _end(stage, host)
         host.start()
         until(lambda: stage.system.is_settled(HOSTS), "the next one has its share")
-        witnessed.append(f"{host.prefix}: worker {worker.pid} ended, {stage.worker(host).pid} in its place; {stage.calls.ended() - ran} calls meanwhile")
+        if not (meanwhile := stage.calls.ended() - ran):
+            raise FaultDidNotHappen(f"nothing ran while {host.prefix} was started again")
+        witnessed.append(f"{host.prefix}: worker {worker.pid} ended, {stage.worker(host).pid} in its place; {meanwhile} calls meanwhile")
     return witnessed
 
 

@@ -45,11 +45,18 @@ RECOVERY_MAX_S = 10.0
 SETTLE_S = 120.0
 _LEASE_S = 1.5
 _LONG_LEASE_S = 20.0
-"""Where hand-overs are looked at and no take-over: no busy machine lets it run out."""
+"""No busy machine lets it run out."""
+
+_HANDED_OVER = frozenset({"trigger-joins", "trigger-rolling"})
+"""Kinds in which no shard is ever taken over, so that no cell at all may run twice."""
 
 _POISON_TIMEOUT_S = 2.0
-_JOIN_S = 2.5
-"""What a join or a leave takes, about."""
+_RUN_S = 0.005
+_LONG_RUN_S = 0.05
+"""So that cells are under way when their shard is to change hands."""
+
+_STEP_S = 10.0
+"""What a join, a leave, or a restart takes on a busy machine."""
 
 
 class Trip(NamedTuple):
@@ -90,10 +97,10 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     trips = _trips(chance, scale, poisoned=kind == "trigger-poison")
-    settings: dict[str, object] = {"run_s": 0.005}
+    settings: dict[str, object] = {"run_s": _LONG_RUN_S if kind in _HANDED_OVER else _RUN_S}
     if kind == "trigger-poison":
         settings |= {"timeout_s": _POISON_TIMEOUT_S, "ended_tries": 2}
-    lease_s = _LONG_LEASE_S if kind in ("trigger-joins", "trigger-rolling") else _LEASE_S
+    lease_s = _LONG_LEASE_S if kind in _HANDED_OVER else _LEASE_S
     with TriggerSystem(directory, lease_s=lease_s, settings=settings, zookeeper=zookeeper) as system:
         watch, calls = Watch(system.coordinator), Calls(system.billing)
         feeder = Feeder(system.datastore, [trip.cells for trip in trips], _per_s(kind, scale))
@@ -114,7 +121,9 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
                 result.violations = merge(result.violations, {"I14": _cured(system)})
             watch.stop()
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S + system.session_s]
-            result.violations = merge(result.violations, {"I14": stage.violations, "I21": slow}, _check_group(stage, parked), _check_charges(system, trips))
+            result.violations = merge(
+                result.violations, {"I14": stage.violations, "I21": slow}, _check_group(kind, stage, parked), _check_charges(system, trips)
+            )
         except FaultDidNotHappen as error:
             result.witnessed.clear()
             result.violations = merge(result.violations, {"no fault": [str(error)]})
@@ -137,7 +146,8 @@ def _one_fault(kind: str, stage: Stage, feeder: Feeder, result: FaultRun) -> Non
 
 def _per_s(kind: str, scale: Scale) -> float:
     """Trips a second: there are some left for as long as the fault lasts."""
-    return min(scale.per_s, scale.trips / (scale.joins * _JOIN_S)) if kind == "trigger-joins" else scale.per_s
+    steps = {"trigger-joins": scale.joins, "trigger-rolling": HOSTS}.get(kind)
+    return min(scale.per_s, scale.trips / (steps * _STEP_S)) if steps else scale.per_s
 
 
 def _trips(chance: random.Random, scale: Scale, *, poisoned: bool) -> list[Trip]:
@@ -192,12 +202,13 @@ def _check_run_or_parked(system: TriggerSystem, trips: list[Trip]) -> Violations
     return merge({"I1": lost}, check_run_or_parked(names.values(), settled, [f"{shard}/{added_id}" for shard, added_id in books.parked]))
 
 
-def _check_group(stage: Stage, parked: frozenset[Place]) -> Violations:
+def _check_group(kind: str, stage: Stage, parked: frozenset[Place]) -> Violations:
     """I14 and I20 from every look at the coordination, and from every call."""
     calls, samples = stage.calls.read(), list(stage.watch.samples)
-    # A worker that was started again has its name: all processes of the name count as afflicted.
     lost = stage.watch.lost_their_session()
-    afflicted = stage.afflicted | {pid for host in stage.system.hosts for name, pid in _started(host.log.read_text()) if name in lost}
+    # A worker that was started again has its name: all processes of a name count.
+    started = {pid for host in stage.system.hosts for name, pid in _started(host.log.read_text()) if name in lost}
+    afflicted = set() if kind in _HANDED_OVER else stage.afflicted | started
     zombies = [check_zombie(calls, pid, woken_ns, _absent_until(stage, member, woken_ns)) for pid, member, woken_ns in stage.zombies]
     return merge(
         check_offsets_behind_work(samples, Books.read(stage.system.datastore).places(), calls, parked),

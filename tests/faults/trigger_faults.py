@@ -26,7 +26,7 @@ import psutil
 from bridge.triggers.parked import ParkedCells
 from consumers.billing.app import GROUP
 from tests.faults.trigger_system import HOSTS, FaultDidNotHappen, Host, TriggerSystem, kill_pids, runs, until
-from tests.faults.trigger_watch import Calls, Watch
+from tests.faults.trigger_watch import Calls, Feeder, Watch
 from tests.services.tcp_proxy import Direction
 
 
@@ -52,15 +52,17 @@ FULL = Scale(trips=6_433, per_s=70, faults=4, away_s=60.0, joins=100, poisons=3)
 
 @dataclass
 class Stage:
-    """What a fault may use and what it leaves: ``afflicted`` are the processes that were killed; ``zombies`` are ``(pid, member, woken_ns)``."""
+    """What a fault may use and what it leaves: ``afflicted`` are the processes that were killed; ``overtaken`` are ``(pid, member, since_ns, back_ns)`` of
+    those that were stopped or cut off, until they were seen to be back."""
 
     system: TriggerSystem
     watch: Watch
     calls: Calls
+    feeder: Feeder
     chance: random.Random
     scale: Scale
     afflicted: set[int] = field(default_factory=set)
-    zombies: list[tuple[int, str, int]] = field(default_factory=list)
+    overtaken: list[tuple[int, str, int, int]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     """Of I14, found by the fault itself."""
 
@@ -92,6 +94,19 @@ class Stage:
         for host in hosts:
             self.member(host)
         self.heal()
+
+    def at_work(self, host: Host) -> tuple[psutil.Process, str, int]:
+        """A host's worker, its name in the group, and since when it has more to do than it can do at once."""
+        worker, member = self.worker(host), self.member(host)
+        since_ns = time.monotonic_ns()
+        self.feeder.burst(self.scale.trips // (4 * self.scale.faults))
+        until(lambda: any(call.pid == worker.pid and call.begun_ns > since_ns for call in self.calls.read()), f"{member} is at work")
+        return worker, member, time.monotonic_ns()
+
+    def back(self, worker: psutil.Process, member: str, since_ns: int) -> None:
+        """Waits until one that was stopped or cut off is in the group again."""
+        until(lambda: member in self.watch.present(), "it joins again")
+        self.overtaken.append((worker.pid, member, since_ns, time.monotonic_ns()))
 
     def taken_over(self, member: str) -> bool:
         """Whether a member is gone and all shards are the others'."""
@@ -163,20 +178,17 @@ def _all(stage: Stage) -> list[str]:
 
 
 def _pause(stage: Stage) -> list[str]:
-    host = stage.host()
-    worker, member = stage.worker(host), stage.member(host)
+    worker, member, since_ns = stage.at_work(stage.host())
     worker.suspend()
     try:
         until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
         time.sleep(stage.chance.uniform(0.0, 1.0))
         if worker.status() != psutil.STATUS_STOPPED:
             raise FaultDidNotHappen(f"{worker.pid} was not stopped")
-        woken_ns = time.monotonic_ns()
     finally:
         worker.resume()
         stage.heal()
-    stage.zombies.append((worker.pid, member, woken_ns))
-    until(lambda: member in stage.watch.present(), "it joins again")
+    stage.back(worker, member, since_ns)
     return [f"{member}: worker {worker.pid} stopped until its shards were others', then joined again"]
 
 
@@ -227,37 +239,38 @@ def _nothing_runs(stage: Stage) -> bool:
 
 def _cut(stage: Stage) -> list[str]:
     host = stage.host()
-    member, accepted = stage.member(host), host.proxy.connections
+    worker, member, since_ns = stage.at_work(host)
+    accepted = host.proxy.connections
     cut = host.proxy.down()
     try:
         until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
         time.sleep(stage.chance.uniform(0.0, 1.0))
+        if not cut or host.proxy.connections > accepted:
+            raise FaultDidNotHappen(f"{cut} connections were cut, {host.proxy.connections - accepted} let through")
     finally:
         host.proxy.up()
         stage.heal()
-    if not cut or host.proxy.connections > accepted:
-        raise FaultDidNotHappen(f"{cut} connections were cut, {host.proxy.connections - accepted} let through")
-    until(lambda: member in stage.watch.present(), "it joins again")
+    stage.back(worker, member, since_ns)
     return [f"{member}: {cut} connections to ZooKeeper cut until its shards were others', then joined again"]
 
 
 def _one_way(stage: Stage) -> list[str]:
     host = stage.host()
     direction = stage.chance.choice(list(Direction))
-    member, held = stage.member(host), host.proxy.held[direction]
+    worker, member, since_ns = stage.at_work(host)
+    before = host.proxy.held[direction]
     host.proxy.silence(direction)
     try:
         if direction is Direction.TO_SERVER:
             until(lambda: stage.taken_over(member), "its session has run out and the others have its shards")
         else:
             time.sleep(2 * stage.system.session_s)
+        if not (held := host.proxy.held[direction] - before):
+            raise FaultDidNotHappen(f"no byte {direction.value} was held back")
     finally:
         host.proxy.resume()
         stage.heal()
-    held = host.proxy.held[direction] - held
-    if not held:
-        raise FaultDidNotHappen(f"no byte {direction.value} was held back")
-    until(lambda: member in stage.watch.present(), "it is in the group")
+    stage.back(worker, member, since_ns)
     return [f"{member}: {held} bytes {direction.value} held back for longer than its session lasts"]
 
 

@@ -116,17 +116,20 @@ def check_run_by_one(calls: Sequence[Call], afflicted: Collection[int]) -> Viola
     return {"I20": found}
 
 
-def check_zombie(calls: Sequence[Call], pid: int, woken_ns: int, back_ns: int) -> Violations:
-    """I20: from its waking until it is back in the group, a process begins at most one cell of a shard that another has begun on: the one that it was about to.
+def check_overtaken(calls: Sequence[Call], pid: int, since_ns: int, back_ns: int) -> Violations:
+    """I20: a process that was stopped or cut off at ``since_ns`` begins at most one cell more of a shard of its own once another has begun on it: the one that
+    it was about to.
 
-    ``back_ns``: when it was last seen to be no member.
+    ``back_ns``: when it was last seen to be no member; what it does later it does as the shard's owner.
     """
-    lost = {call.shard for call in calls if call.pid != pid and call.begun_ns < woken_ns and _worked_before(calls, pid, call)}
-    begun = [call for call in calls if call.pid == pid and woken_ns <= call.begun_ns <= back_ns and call.shard in lost]
-    counts = {shard: sum(call.shard == shard for call in begun) for shard in lost}
-    return {"I20": [f"shard {shard}: pid {pid} woke up and began {count} cells that were another's" for shard, count in sorted(counts.items()) if count > 1]}
-
-
-def _worked_before(calls: Sequence[Call], pid: int, call: Call) -> bool:
-    """Whether ``pid`` had the shard before that call of another, and not after it until it slept."""
-    return any(each.pid == pid and each.shard == call.shard and each.begun_ns < call.begun_ns for each in calls)
+    found: list[str] = []
+    for shard in sorted({call.shard for call in calls if call.pid == pid}):
+        in_shard = sorted((call for call in calls if call.shard == shard), key=lambda call: call.begun_ns)
+        before = [call for call in in_shard if call.begun_ns <= since_ns]
+        taken_ns = min((call.begun_ns for call in in_shard if call.pid != pid and since_ns < call.begun_ns <= back_ns), default=None)
+        if not before or before[-1].pid != pid or taken_ns is None:
+            continue
+        count = sum(call.pid == pid and taken_ns < call.begun_ns <= back_ns for call in in_shard)
+        if count > 1:
+            found.append(f"shard {shard}: pid {pid} began {count} cells after another had begun on it")
+    return {"I20": found}

@@ -31,8 +31,8 @@ from tests.faults.trigger_invariants import (
     check_generations,
     check_offsets_behind_work,
     check_offsets_rise,
+    check_overtaken,
     check_run_by_one,
-    check_zombie,
 )
 from tests.faults.trigger_system import HOSTS, SHARDS, FaultDidNotHappen, TriggerSystem, until
 from tests.faults.trigger_watch import Calls, Feeder, Watch
@@ -50,10 +50,13 @@ _LONG_LEASE_S = 20.0
 _HANDED_OVER = frozenset({"trigger-joins", "trigger-rolling"})
 """Kinds in which no shard is ever taken over, so that no cell at all may run twice."""
 
+_OVERTAKEN = frozenset({"trigger-pause", "zookeeper-cut", "zookeeper-one-way"})
+"""Kinds in which a process lives on that has lost its shards."""
+
 _POISON_TIMEOUT_S = 2.0
 _RUN_S = 0.005
 _LONG_RUN_S = 0.05
-"""So that cells are under way when their shard is to change hands."""
+"""So that cells are under way when their shard is to change hands, or is taken over."""
 
 _STEP_S = 10.0
 """What a join, a leave, or a restart takes on a busy machine."""
@@ -97,14 +100,14 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     trips = _trips(chance, scale, poisoned=kind == "trigger-poison")
-    settings: dict[str, object] = {"run_s": _LONG_RUN_S if kind in _HANDED_OVER else _RUN_S}
+    settings: dict[str, object] = {"run_s": _LONG_RUN_S if kind in _HANDED_OVER | _OVERTAKEN else _RUN_S}
     if kind == "trigger-poison":
         settings |= {"timeout_s": _POISON_TIMEOUT_S, "ended_tries": 2}
     lease_s = _LONG_LEASE_S if kind in _HANDED_OVER else _LEASE_S
     with TriggerSystem(directory, lease_s=lease_s, settings=settings, zookeeper=zookeeper) as system:
         watch, calls = Watch(system.coordinator), Calls(system.billing)
         feeder = Feeder(system.datastore, [trip.cells for trip in trips], _per_s(kind, scale))
-        stage = Stage(system, watch, calls, chance, scale)
+        stage = Stage(system, watch, calls, feeder, chance, scale)
         try:
             system.up()
             watch.start()
@@ -209,13 +212,13 @@ def _check_group(kind: str, stage: Stage, parked: frozenset[Place]) -> Violation
     # A worker that was started again has its name: all processes of a name count.
     started = {pid for host in stage.system.hosts for name, pid in _started(host.log.read_text()) if name in lost}
     afflicted = set() if kind in _HANDED_OVER else stage.afflicted | started
-    zombies = [check_zombie(calls, pid, woken_ns, _absent_until(stage, member, woken_ns)) for pid, member, woken_ns in stage.zombies]
+    overtaken = [check_overtaken(calls, pid, since_ns, _absent_until(stage, member, since_ns, back_ns)) for pid, member, since_ns, back_ns in stage.overtaken]
     return merge(
         check_offsets_behind_work(samples, Books.read(stage.system.datastore).places(), calls, parked),
         check_offsets_rise(samples),
         check_generations(samples),
         check_run_by_one(calls, afflicted),
-        *zombies,
+        *overtaken,
     )
 
 
@@ -225,9 +228,9 @@ def _started(log: str) -> list[tuple[str, int]]:
     return [(name, int(rest.rstrip(")"))) for name, _, rest in lines]
 
 
-def _absent_until(stage: Stage, member: str, woken_ns: int) -> int:
-    """When a member was last seen to be none, after it woke up."""
-    return max((sample.begun_ns for sample in stage.watch.samples if member not in sample.members), default=woken_ns)
+def _absent_until(stage: Stage, member: str, since_ns: int, back_ns: int) -> int:
+    """When a member was last seen to be none, before it was seen to be back."""
+    return max((sample.begun_ns for sample in stage.watch.samples if member not in sample.members and sample.begun_ns <= back_ns), default=since_ns)
 
 
 def _check_charges(system: TriggerSystem, trips: list[Trip]) -> Violations:

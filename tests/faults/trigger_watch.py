@@ -89,6 +89,7 @@ class Feeder(threading.Thread):
         self._trips = trips
         self._per_s = per_s
         self._hurry = threading.Event()
+        self._burst = 0
         self.put_at_ns: list[int] = []
         """When each trip was acknowledged."""
         self.error: BaseException | None = None
@@ -97,11 +98,15 @@ class Feeder(threading.Thread):
         try:
             begun_s = time.monotonic()
             while (done := len(self.put_at_ns)) < len(self._trips):
-                due = len(self._trips) if self._hurry.is_set() else int((time.monotonic() - begun_s) * self._per_s)
+                due = len(self._trips) if self._hurry.is_set() else self._burst + int((time.monotonic() - begun_s) * self._per_s)
                 self._put(self._trips[done : min(due, done + 200)])
                 self._hurry.wait(0 if self._hurry.is_set() else _PUT_EVERY_S)
         except BaseException as error:
             self.error = error
+
+    def burst(self, trips: int) -> None:
+        """Puts so many at once, besides."""
+        self._burst += trips
 
     def stop(self) -> None:
         """Puts no more."""

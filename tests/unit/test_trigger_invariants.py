@@ -9,8 +9,8 @@ from tests.faults.trigger_invariants import (
     check_generations,
     check_offsets_behind_work,
     check_offsets_rise,
+    check_overtaken,
     check_run_by_one,
-    check_zombie,
 )
 
 A, B = 11, 22
@@ -75,10 +75,17 @@ def test_two_processes_in_one_shard_at_the_same_time_are_found() -> None:
     assert check_run_by_one(calls, {B}) == {"I20": []}
 
 
-def test_a_zombie_may_begin_the_cell_that_it_was_about_to_and_no_other() -> None:
+def test_who_was_overtaken_may_begin_the_cell_that_it_was_about_to_and_no_other() -> None:
     before = [call(0, A, 1, 2), call(2, B, 20, 21)]
     about_to = call(2, A, 31, 32)
-    assert check_zombie([*before, about_to], A, 30, 40) == {"I20": []}
-    assert check_zombie([*before, about_to, call(3, A, 33, 34)], A, 30, 40)["I20"] == [f"shard 0: pid {A} woke up and began 2 cells that were another's"]
+    assert check_overtaken([*before, about_to], A, 10, 40) == {"I20": []}
+    assert check_overtaken([*before, about_to, call(3, A, 33, 34)], A, 10, 40)["I20"] == [f"shard 0: pid {A} began 2 cells after another had begun on it"]
     back = [call(3, A, 50, 51), call(4, A, 52, 53)]
-    assert check_zombie([*before, about_to, *back], A, 30, 40) == {"I20": []}
+    assert check_overtaken([*before, about_to, *back], A, 10, 40) == {"I20": []}
+
+
+def test_a_shard_that_nobody_took_over_or_that_was_another_s_before_is_no_matter() -> None:
+    alone = [call(0, A, 1, 2), call(2, A, 12, 13), call(3, A, 14, 15)]
+    assert check_overtaken(alone, A, 10, 40) == {"I20": []}
+    given_away = [call(0, A, 1, 2), call(2, B, 5, 6), call(3, B, 20, 21)]
+    assert check_overtaken(given_away, A, 10, 40) == {"I20": []}

@@ -26,14 +26,14 @@ class Told(Protocol):
         ...
 
 
-class _InStore(StoreCoordinator):
-    def __init__(self, state: StateTable, gate: Gate, told: Told) -> None:
-        super().__init__(state)
-        self._gate = gate
-        self._told = told
+class _Watched:
+    """Tells of claims and of refused saves; put before the coordinator that does the work."""
+
+    _gate: Gate
+    _told: Told
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
-        claims = super().claim(session, topic, partitions)
+        claims: dict[int, Claim] = super().claim(session, topic, partitions)  # type: ignore[misc]
         self._told.claimed(self._gate, claims.values())
         return claims
 
@@ -46,13 +46,20 @@ class _InStore(StoreCoordinator):
         entries: Mapping[str, bytes | None] | None = None,
     ) -> None:
         try:
-            super().commit_offsets(group, offsets, claims=claims, entries=entries)
+            super().commit_offsets(group, offsets, claims=claims, entries=entries)  # type: ignore[misc]
         except StaleWriter:
             self._told.refused(self._gate)
             raise
 
 
-class _InZooKeeper(ZooKeeperCoordinator):
+class _InStore(_Watched, StoreCoordinator):
+    def __init__(self, state: StateTable, gate: Gate, told: Told) -> None:
+        super().__init__(state)
+        self._gate = gate
+        self._told = told
+
+
+class _InZooKeeper(_Watched, ZooKeeperCoordinator):
     def __init__(self, tree: ZooKeeperTree, state: StateTable, gate: Gate, told: Told) -> None:
         self.clients: list[TreeClient] = []
         self._gate = gate
@@ -64,25 +71,6 @@ class _InZooKeeper(ZooKeeperCoordinator):
         client = self._tree.begin(timeout_s, self._gate.pass_through)
         self.clients.append(client)
         return client
-
-    def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
-        claims = super().claim(session, topic, partitions)
-        self._told.claimed(self._gate, claims.values())
-        return claims
-
-    def commit_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        *,
-        claims: Sequence[Claim] = (),
-        entries: Mapping[str, bytes | None] | None = None,
-    ) -> None:
-        try:
-            super().commit_offsets(group, offsets, claims=claims, entries=entries)
-        except StaleWriter:
-            self._told.refused(self._gate)
-            raise
 
 
 _ADDRESS = ZooKeeperAddress("the test kit's memory")

@@ -14,7 +14,10 @@ from store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, Received
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine: `make services` installs it on Debian"),
+]
 
 TIMEOUT_S = 60
 # Lengths instead of separators: a value may hold any byte.

@@ -25,31 +25,13 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
 NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")
 SETTLE_S = 10.0
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[MariaDB]]:
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
-        yield started
-
-
-@pytest.fixture
-def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    made = make_cluster("c1", servers)
-    yield made
-    for server in made.admin.servers.values():
-        server.close()
-    made.bare()
 
 
 @pytest.fixture

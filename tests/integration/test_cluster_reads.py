@@ -15,9 +15,8 @@ from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 from tests.integration.test_http_worker import call
-from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until
 from tests.worker_thread import worker_thread
 
@@ -25,22 +24,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"
 
 NAMESPACE = UUID("31d7c8a2-7a9d-4a0c-b1d1-4c3b7b1c0a01")
 COLUMN = "BASE"
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[MariaDB]]:
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
-        yield started
-
-
-@pytest.fixture
-def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    made = make_cluster("c1", servers)
-    yield made
-    made.admin.close()
-    made.bare()
 
 
 @pytest.fixture

@@ -17,31 +17,13 @@ from store.cells import new_cell
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from tests.integration.cli_instance import ROOT, cellfeed
-from tests.services import local_mariadb
-from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until
 from tests.worker_thread import worker_thread
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
 NAMESPACE = UUID("9d5cbe1c-4a0e-4f2e-93c2-2f7f0c2f4b01")
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[MariaDB]]:
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
-        yield started
-
-
-@pytest.fixture
-def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    made = make_cluster("c1", servers)
-    yield made
-    made.admin.close()
-    made.bare()
 
 
 @pytest.fixture

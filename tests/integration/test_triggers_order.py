@@ -13,10 +13,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
 from bridge.triggers.parked import ParkedCells
 from store.datastore import Datastore
-from tests.services.local_zookeeper import ZooKeeper
 from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -30,22 +28,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.faults]
 def store(tmp_path: Path) -> Iterator[Datastore]:
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as opened:
         yield opened
-
-
-@pytest.fixture(params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))])
-def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "store":
-        return "store"
-    server: ZooKeeper = request.getfixturevalue("zookeeper_server")
-    return f"{server.url}/{tmp_path.name}?timeout_s=5"
-
-
-@pytest.fixture
-def coordinator(coordination: str, store: Datastore) -> Iterator[Coordinator]:
-    """The test's own eyes."""
-    opened = open_coordinator(coordination, store.state)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""What several of these tests work on: a cluster of real servers; a store with its coordination in it, or in a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bridge.coordination.contract import Coordinator
+from bridge.coordination.open import open_coordinator
+from store.datastore import Datastore
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+from tests.services.local_zookeeper import ZooKeeper
+from tests.services.mariadb_cluster import TestCluster, bare_servers, make_cluster
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[MariaDB]]:
+    """Three bare servers, for the tests of one module. Skips, with the reason, where none can be had."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    with bare_servers(3) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
+    """The servers, made a cluster; bare again afterwards."""
+    made = make_cluster("c1", servers)
+    yield made
+    made.admin.close()
+    made.bare()
+
+
+@pytest.fixture(params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))])
+def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a trigger is coordinated, as its configuration says it: each test once in the store and once in a chroot of its own."""
+    if request.param == "store":
+        return "store"
+    server: ZooKeeper = request.getfixturevalue("zookeeper_server")
+    return f"{server.url}/{tmp_path.name}?timeout_s=5"
+
+
+@pytest.fixture
+def coordinator(coordination: str, store: Datastore) -> Iterator[Coordinator]:
+    """The test's own eyes on the coordination of ``store``."""
+    with closing(open_coordinator(coordination, store.state)) as opened:
+        yield opened

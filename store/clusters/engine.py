@@ -12,6 +12,7 @@ from typing import TypeVar
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Watermark
+from store.clusters.indexes import ClusteredIndexes
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
@@ -61,6 +62,7 @@ class ClusteredEngine:
             self.close()
             raise
         self._state = ClusterState(next(iter(self.clusters.values())))
+        self._indexes = ClusteredIndexes(list(self.clusters.values()), lambda shard: self._cluster_of[shard])
 
     def _newest_map(self) -> ShardMap:
         found, reasons = [], []
@@ -93,6 +95,10 @@ class ClusteredEngine:
     @property
     def state(self) -> StateTable:
         return self._state
+
+    @property
+    def indexes(self) -> ClusteredIndexes:
+        return self._indexes
 
     def commit_group(self, shard: int) -> str:
         """Cells of shards of the same group may be written in one transaction: the cluster's name."""

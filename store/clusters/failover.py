@@ -4,7 +4,7 @@ Steps, and what a kill after each leaves:
 
     1. lock          a user lock on a majority of the nodes: one promotion at a time; it ends with its connections
     2. fence         the old master, if it answers: read-only, its clients cut off. Killed here: no writes until a promotion is run again
-    3. collect       the minions stop receiving, apply what they have, and the one with most is chosen
+    3. collect       the minions stop receiving, apply what they have, and the one with most is chosen among those that have heard of the present epoch
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each begins, and the role. From its commit on whoever hears of
                      the role sends writes there; they are refused (definitely not written) until step 6
     5. re-point      the other minions follow the new master
@@ -15,13 +15,15 @@ Run again after a kill it does what is left: a role whose master is still read-o
 What is lost by it. With semi-synchronous replication every acknowledged cell is on a minion, so nothing. Without, the old master's last commits may be on
 no minion: they were never shown (the watermark counts minions), and come back from the buffer of another cluster, or with the old master (``rejoin``), under
 new ids.
-A minion that is left out may hold cells that were shown; so every minion must answer, unless the operator names it as given up.
+A minion that is left out may hold cells that were shown; so every minion must answer, unless the operator names it as given up. An old master that has not
+come back is no minion: it may hold more than any of them, but of another history, and takes no part.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +31,7 @@ import msgspec
 
 from store.clusters.roles import ROLE_KEY, Role, newest, read_role
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_connections import query, run_script
+from store.engines.mysql_connections import has_database, query, run_script
 from store.engines.mysql_replication import (
     Gtid,
     check_mariadb,
@@ -68,6 +70,9 @@ class Promotion:
     fenced: bool
     minions: list[str] = field(default_factory=list)
     gave_up: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Nodes that are no minions: they do not follow the old master, and never have."""
+
     position: str = ""
 
 
@@ -104,19 +109,28 @@ def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[
 
 
 def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], epoch: int | None) -> Promotion:
-    role, silent = cluster_role(quick)
-    for server in cluster.servers.values():
-        server.drop_idle()  # a fence, by this promotion or one before, cuts connections that were kept
+    _, silent = cluster_role(quick)
     answering = [name for name in cluster.servers if name not in silent]
     if 2 * len(answering) <= len(cluster.servers):
         raise StorageUnavailable(f"cluster {cluster.name}: only {', '.join(answering)} answer; a majority of {len(cluster.servers)} nodes is needed: {silent}")
-    with promotion_lock([cluster.servers[name] for name in answering], cluster.name):
-        role, _ = cluster_role(quick)
+    with settled_role(cluster, quick) as role:
         if epoch is not None and epoch != role.epoch:
             raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
         if _is_unfinished(quick, role) and to in (None, role.master):
             return _finish(cluster, role, give_up)
         return _promote(cluster, quick, role, to, give_up)
+
+
+@contextmanager
+def settled_role(cluster: ClusterServers, quick: ClusterServers) -> Iterator[Role]:
+    """The role, which no promotion changes meanwhile: a lock on the nodes that answer. ``quick``: the same servers with little patience. Raises
+    StorageUnavailable while another holds it."""
+    _, silent = cluster_role(quick)
+    for server in cluster.servers.values():
+        server.drop_idle()  # a fence, by this promotion or one before, cuts connections that were kept
+    with promotion_lock([server for name, server in cluster.servers.items() if name not in silent], cluster.name):
+        role, _ = cluster_role(quick)
+        yield role
 
 
 def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
@@ -132,19 +146,27 @@ def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
 def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str | None, give_up: Collection[str]) -> Promotion:
     if to == role.master:
         raise ProtectData(f"{to} is the master of cluster {cluster.name} already")
-    candidates = [name for name in cluster.servers if name != role.master and name not in give_up]
-    _check_following(cluster, role, candidates)
+    candidates = _candidates(cluster, role, give_up)
+    if to and to not in candidates:
+        raise ProtectData(f"{to} does not follow {role.master}, and has not heard of its epoch {role.epoch}: what it holds may be another history")
     for name in candidates:
         check_mariadb(cluster.servers[name])
     done = Promotion(cluster.name, "", role.epoch + 1, role.master, fenced=False, gave_up=sorted(give_up))
+    done.left_out = sorted(set(cluster.servers) - {role.master, *candidates, *give_up})
     done.fenced = _fence(quick, role)
     failpoint("promote.after_fence")
     positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
     failpoint("promote.after_collect")
-    done.master = _chosen(cluster, positions, to)
+    heard = {name: told for name in candidates if (told := _told(cluster, name)) and told.epoch == role.epoch}
+    role = newest([role, *heard.values()]) or role
+    if missing := sorted(set(role.minions) - set(candidates) - set(give_up)):
+        raise ProtectData(
+            f"{', '.join(missing)} came back as minion of {role.master}, and may hold cells that were shown; bring it back, or give it up by name"
+        )
+    done.master = _chosen(cluster, {name: positions[name] for name in heard}, to)
     done.position = positions[done.master].text
     done.minions = [name for name in candidates if name != done.master]
-    raised = Role(cluster.name, done.master, role.epoch + 1, done.minions, role.semi_sync, done.position)
+    raised = role.promoted(done.master, done.minions, done.position)
     _raise(cluster, raised)
     failpoint("promote.after_raise")
     _open(cluster, raised)
@@ -154,22 +176,43 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
 def _finish(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> Promotion:
     _log.warning("cluster %s: finishing the promotion of %s that was begun before", cluster.name, role.master)
     minions = [name for name in role.minions if name not in give_up]
-    _open(cluster, Role(role.cluster, role.master, role.epoch, minions, role.semi_sync, role.promoted_at))
-    return Promotion(cluster.name, role.master, role.epoch, "", fenced=True, minions=minions, gave_up=sorted(give_up), position=role.promoted_at)
+    _open(cluster, msgspec.structs.replace(role, minions=minions))
+    position = dict(role.promotions).get(role.epoch, "")
+    return Promotion(cluster.name, role.master, role.epoch, "", fenced=True, minions=minions, gave_up=sorted(give_up), position=position)
 
 
-def _check_following(cluster: ClusterServers, role: Role, candidates: Collection[str]) -> None:
-    for name in candidates:
-        if name not in role.minions:
+def _candidates(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> list[str]:
+    """The nodes whose history is the master's: they have heard of its epoch, or follow it. Every node that is known as a minion must be one of them."""
+    candidates = []
+    for name in cluster.servers:
+        if name == role.master or name in give_up:
             continue
         try:
-            heard = read_role(MySqlState(cluster.servers[name], cluster.meta))
+            if _shares_history(cluster, name, role):
+                candidates.append(name)
+            elif name in role.minions:
+                raise ProtectData(f"node {name} has not heard of epoch {role.epoch} of {role.master}; it must catch up, or be given up by name, first")
+            else:
+                _log.warning("cluster %s: %s does not follow %s and takes no part in the promotion", cluster.name, name, role.master)
         except Unavailable as error:
-            raise ProtectData(
-                f"minion {name} does not answer, and may hold cells that were shown; bring it back, or go on without it by naming it as given up: {error}"
-            ) from error
-        if heard is None or heard.epoch != role.epoch:
-            raise ProtectData(f"node {name} has not heard of epoch {role.epoch} of {role.master}; it must catch up, or be given up by name, first")
+            if name in role.minions:
+                raise ProtectData(
+                    f"minion {name} does not answer, and may hold cells that were shown; bring it back, or go on without it by naming it as given up: {error}"
+                ) from error
+    return candidates
+
+
+def _shares_history(cluster: ClusterServers, name: str, role: Role) -> bool:
+    told = _told(cluster, name)
+    if told is None or told.epoch == role.epoch:
+        return told is not None
+    status = minion_status(cluster.servers[name])
+    return status is not None and status.follows(cluster.server(role.master)) and not status.error
+
+
+def _told(cluster: ClusterServers, name: str) -> Role | None:
+    server = cluster.servers[name]
+    return read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
 
 
 def _fence(cluster: ClusterServers, role: Role) -> bool:
@@ -183,7 +226,9 @@ def _fence(cluster: ClusterServers, role: Role) -> bool:
 
 def _chosen(cluster: ClusterServers, positions: dict[str, Gtid], to: str | None) -> str:
     if not positions:
-        raise StorageUnavailable(f"cluster {cluster.name} has no minion to promote")
+        raise StorageUnavailable(f"cluster {cluster.name} has no minion to promote: none has heard of its present epoch")
+    if to and to not in positions:
+        raise ProtectData(f"{to} has not heard of the present epoch of cluster {cluster.name}, so it lacks what was written in it")
     most = max(positions.values(), key=lambda gtid: gtid.sequence)
     chosen = to or next(name for name in positions if positions[name].sequence == most.sequence)
     if positions[chosen].sequence < most.sequence:

@@ -18,6 +18,7 @@ from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import BufferTable
 from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.engines.contract import Engine, Head, Look, WriteTerms
+from store.engines.index_contract import NodeIndexStore
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
 
 WATCH_TIMEOUT_S: Final = 1.0
@@ -46,6 +47,9 @@ class NodeEngine(Engine, Protocol):
     def look(self, state_key: str, seen: int | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""
         ...
+
+    @property
+    def indexes(self) -> NodeIndexStore: ...
 
     def abort(self) -> None:
         """Cuts off calls under way, which fail as when the network does. Later calls work."""

@@ -1,14 +1,16 @@
 """A node comes back to its cluster: as the minion that it is, or after what it never sent on was put again.
 
 An old master may hold cells that no minion had when another node became master. Nobody was shown them, and the new master may have given their ids to other
-cells. So it may only follow again when it is a prefix of the new master's history; otherwise :func:`extra_cells` lists what it has beyond, the caller puts
-them again as ordinary puts (they get new ids), and :func:`clone` makes the node a copy of the master.
+cells. So it may only follow again when it is a prefix of the new master's history; otherwise :func:`never_replicated` lists what it has beyond, the caller puts
+the cells again as ordinary puts (they get new ids), and :func:`clone` makes the node a copy of the master. Often there is no cell among it, only what the
+processes write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's word.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -16,16 +18,17 @@ from pymysql.cursors import SSCursor
 
 from store.body_codec import decode_body
 from store.cells import NewCell, StoredCell
-from store.clusters.failover import cluster_role
-from store.clusters.roles import Role
+from store.clusters.failover import QUICK_TIMEOUT_S, cluster_role, settled_role
+from store.clusters.roles import Role, change_role, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_replication import Gtid, follow, make_read_only, minion_status, position, set_semi_sync, stop_following
-from store.errors import ProtectData
+from store.engines.mysql_connections import MySqlServer, has_database, query
+from store.engines.mysql_replication import Gtid, copy_lock, follow, is_read_only, make_read_only, minion_status, position, set_semi_sync, stop_following
+from store.engines.mysql_state import MySqlState
+from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
-declare("rejoin.after_wipe", "rejoin.after_copy")
+declare("rejoin.after_record", "rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta")
 
 _log = logging.getLogger("cellfeed.failover")
 _SCAN_CELLS: Final = 5_000
@@ -33,16 +36,57 @@ _COPY_ROWS: Final = 2_000
 """Rows in one INSERT of a clone, which is cut by bytes as well."""
 
 _COPY_BYTES: Final = 8 << 20
+_STATE_LAST: Final = "state_entry"
+"""The table with the role: a node that tells a role has everything else."""
+
+
+@dataclass(frozen=True)
+class NeverReplicated:
+    """What a node has beyond the history that it shares with its master. ``cells``: of its own shards; ``buffered``: of other clusters, which its buffer
+    answers for."""
+
+    cells: list[NewCell]
+    buffered: list[NewCell]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nobody's cell is among it."""
+        return not self.cells and not self.buffered
+
+
+def heard_epoch(cluster: ClusterServers, node: str) -> int | None:
+    """The epoch of the role that the node has heard of; None when it tells none (a bare server, or half a copy)."""
+    server = cluster.server(node)
+    role = read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
+    return role.epoch if role else None
 
 
 def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
-    """Whether all that the node has was on the master when it became master (or came from it since)."""
+    """Whether all that the node has is on the master as well, so that it may follow it.
+
+    What a node has is compared with the *first* promotion that it has not heard of: that new master had all that the node shares with it, and later
+    positions count what was written since by others.
+    """
     server, master = cluster.server(node), cluster.server(role.master)
     status = minion_status(server)
-    if status is not None and (status.master_host, status.master_port) == master.address.replication and not status.error:
+    if status is not None and status.follows(master) and not status.error:
         return True
-    limit = Gtid(role.promoted_at).sequence if role.promoted_at else position(master).sequence
-    return position(server).sequence <= limit
+    heard = heard_epoch(cluster, node)
+    if heard is None:
+        return False
+    limit = role.promotion_after(heard)
+    return position(server).sequence <= (position(master) if limit is None else Gtid(limit)).sequence
+
+
+def is_half_copied(cluster: ClusterServers, node: str) -> bool:
+    """Whether a copy to the node was cut off: it has to be begun anew."""
+    return has_database(cluster.server(node), cluster.copying)
+
+
+def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverReplicated:
+    """What would be lost if the node became a copy of the master now. Raises StorageUnavailable."""
+    cells = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for _, cell in extra_cells(cluster, node, role)]
+    return NeverReplicated(cells, extra_buffered(cluster, node))
 
 
 def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tuple[int, StoredCell]]:
@@ -69,42 +113,79 @@ def extra_buffered(cluster: ClusterServers, node: str) -> list[NewCell]:
 
 
 def follow_again(cluster: ClusterServers, node: str) -> None:
-    """Makes the node a minion of the present master. Raises ProtectData when it has something that the master has not."""
-    role, _ = cluster_role(cluster)
+    """Makes the node a read-only minion of the present master. Raises ProtectData when it has something that the master has not, StorageUnavailable while a
+    promotion is under way."""
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        with settled_role(cluster, quick) as role:
+            _follow_again(cluster, quick, node, role)
+    finally:
+        quick.close()
+
+
+def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, role: Role) -> None:
+    server = cluster.server(node)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
+    if not is_read_only(server):
+        make_read_only(server)
+        _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
     if not is_prefix(cluster, node, role):
+        heard = heard_epoch(cluster, node)
+        at = role.promotion_after(-1 if heard is None else heard)
         raise ProtectData(
-            f"{node} is at {position(cluster.server(node)).text} and {role.master} was at {role.promoted_at} when it became master: {node} holds what was "
-            "never replicated; list it, have it put again and the node cloned with `cellfeed cluster rejoin --put-again`"
+            f"{node} is at {position(server).text}, and the first master that it has not heard of was at {at or 'a position not known any more'}: "
+            f"{node} holds what was never replicated; list it, have it put again and the node cloned with `cellfeed cluster rejoin --put-again`"
         )
-    set_semi_sync(cluster.server(node), master=False, wanted=role.semi_sync)
-    follow(cluster.server(node), cluster.server(role.master))
+    # Recorded before it follows, so that nobody is shown what only it and the master have while a promotion could go on without it; where no other minion is
+    # left that a semi-synchronous commit could wait for, it has to be there for that itself.
+    recorded = _is_recorded(quick, role, node)
+    failpoint("rejoin.after_record")
+    set_semi_sync(server, master=False, wanted=role.semi_sync)
+    follow(server, cluster.server(role.master))
+    if not recorded and not _is_recorded(cluster, role, node):
+        raise StorageUnavailable(f"{node} follows {role.master}, which could not write down that it is a minion again; rejoin it once more")
 
 
 def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None) -> int:
-    """Makes the node a copy of the present master as of one moment, and its minion from there on. Returns the rows copied.
+    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied.
 
-    What the node held of the datastore is dropped first. A kill on the way leaves a node that follows nobody and tells no role; cloning again starts over.
+    What the node held of the datastore is dropped first, and the meta database comes last, out of the database that marks a copy under way. So a kill on the
+    way leaves a node that follows nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again starts over. Raises
+    StorageUnavailable when somebody else is copying to the node.
     """
     role, _ = cluster_role(cluster)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     target, source = cluster.server(node), cluster.server(role.master)
-    stop_following(target)
-    make_read_only(target)
-    # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
-    set_semi_sync(target, master=False, wanted=role.semi_sync)
-    _wipe(cluster, target)
-    failpoint("rejoin.after_wipe")
-    copied, snapshot = _copy(cluster, source, target, on_rows)
-    with target.connection() as connection:
-        # Its own history is another one, and is forgotten; from here on it has what the snapshot had.
-        query(connection, "RESET MASTER")
-        query(connection, f"SET GLOBAL gtid_slave_pos = '{snapshot}'")
-    failpoint("rejoin.after_copy")
-    follow(target, source)
+    with copy_lock(source, node):
+        stop_following(target)
+        make_read_only(target)
+        # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
+        set_semi_sync(target, master=False, wanted=role.semi_sync)
+        _wipe(cluster, target)
+        failpoint("rejoin.after_wipe")
+        copied, snapshot = _copy(cluster, source, target, on_rows)
+        failpoint("rejoin.after_copy")
+        with target.connection() as connection:
+            # Its own history is another one, and is forgotten; from here on it has what the snapshot had.
+            query(connection, "RESET MASTER")
+            query(connection, f"SET GLOBAL gtid_slave_pos = '{snapshot}'")
+        failpoint("rejoin.after_position")
+        _move_meta(cluster, target)
+        failpoint("rejoin.after_meta")
+        _unlogged(target, f"DROP DATABASE {cluster.copying}")
+    follow_again(cluster, node)
     return copied
+
+
+def _is_recorded(cluster: ClusterServers, role: Role, node: str) -> bool:
+    """Has the role name the node as minion: no promotion goes on without it from then on, unless it is given up by name. False when that was not confirmed."""
+    try:
+        return change_role(MySqlState(cluster.server(role.master), cluster.meta), role, role.with_minion(node))
+    except Unavailable as error:
+        _log.warning("cluster %s: that %s is a minion again could not be written down yet: %s", cluster.name, node, error)
+        return False
 
 
 def _databases(cluster: ClusterServers, server: MySqlServer) -> list[str]:
@@ -114,13 +195,33 @@ def _databases(cluster: ClusterServers, server: MySqlServer) -> list[str]:
     return [name for name in names if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())]
 
 
+def _tables(server: MySqlServer, database: str) -> list[str]:
+    with server.connection() as connection:
+        return [table for (table,) in query(connection, f"SHOW TABLES IN {database}")]
+
+
+def _unlogged(target: MySqlServer, statement: str) -> None:
+    """Runs a statement that is no part of the cluster's history."""
+    with target.connection() as connection:
+        query(connection, "SET SESSION sql_log_bin = 0")
+        query(connection, statement)
+        query(connection, "SET SESSION sql_log_bin = 1")
+
+
 def _wipe(cluster: ClusterServers, target: MySqlServer) -> None:
-    # The meta database first: without it the node tells no role and takes no part, whatever else is still there.
+    # The mark before anything is gone, then the meta database: without it the node tells no role and takes no part, whatever else is still there.
+    _unlogged(target, f"CREATE DATABASE IF NOT EXISTS {cluster.copying} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     for name in sorted(_databases(cluster, target), key=lambda name: name != cluster.meta):
-        with target.connection() as connection:
-            query(connection, "SET SESSION sql_log_bin = 0")
-            query(connection, f"DROP DATABASE {name}")
-            query(connection, "SET SESSION sql_log_bin = 1")
+        _unlogged(target, f"DROP DATABASE {name}")
+    for table in _tables(target, cluster.copying):
+        _unlogged(target, f"DROP TABLE {cluster.copying}.{table}")
+
+
+def _move_meta(cluster: ClusterServers, target: MySqlServer) -> None:
+    """The meta database out of the copy's mark, the role last."""
+    _unlogged(target, f"CREATE DATABASE {cluster.meta} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    for table in sorted(_tables(target, cluster.copying), key=lambda table: table == _STATE_LAST):
+        _unlogged(target, f"RENAME TABLE {cluster.copying}.{table} TO {cluster.meta}.{table}")
 
 
 def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_rows: Callable[[int], None]) -> tuple[int, str]:
@@ -133,14 +234,15 @@ def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_
         told = dict(query(reading, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
         file, offset = told["Binlog_snapshot_file"], int(told["Binlog_snapshot_position"])
         [(snapshot,)] = query(reading, f"SELECT BINLOG_GTID_POS('{file}', {offset})")
-        # The meta database last: a copy that was cut short tells no role.
-        for database in sorted(_databases(cluster, source), key=lambda name: name == cluster.meta):
-            query(writing, f"CREATE DATABASE {database} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        for database in _databases(cluster, source):
+            into = cluster.copying if database == cluster.meta else database
+            if into == database:
+                query(writing, f"CREATE DATABASE {database} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
             for (table,) in query(reading, f"SHOW TABLES IN {database}"):
                 [(_, create)] = query(reading, f"SHOW CREATE TABLE {database}.{table}")
-                query(writing, create.replace("CREATE TABLE ", f"CREATE TABLE {database}.", 1))
+                query(writing, create.replace("CREATE TABLE ", f"CREATE TABLE {into}.", 1))
                 for rows in _batches(reading, f"{database}.{table}"):
-                    query(writing, f"INSERT INTO {database}.{table} VALUES {','.join(rows)}")
+                    query(writing, f"INSERT INTO {into}.{table} VALUES {','.join(rows)}")
                     copied += len(rows)
                     on_rows(copied)
         query(reading, "ROLLBACK")

@@ -17,16 +17,39 @@ from store.errors import DataDamaged
 ROLE_KEY: Final = "cluster/role"
 
 
+PROMOTIONS_KEPT: Final = 100
+"""So many promotions are remembered, the newest: a node that slept through more of them is made a copy."""
+
+
 class Role(msgspec.Struct, frozen=True):
-    """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so. ``promoted_at``: what it
-    had then, as a GTID position: what another node has beyond it was never replicated."""
+    """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
+    come back since. ``promotions``: of each promotion, in their order, the epoch that it raised and what the new master had then, as a GTID position."""
 
     cluster: str
     master: str
     epoch: int
     minions: list[str] = []
     semi_sync: bool = False
-    promoted_at: str = ""
+    promotions: list[tuple[int, str]] = []
+
+    def promoted(self, master: str, minions: list[str], position: str) -> Role:
+        """The role after a promotion of ``master``, which has ``position``."""
+        epoch = self.epoch + 1
+        promotions = [*self.promotions, (epoch, position)][-PROMOTIONS_KEPT:]
+        return msgspec.structs.replace(self, master=master, epoch=epoch, minions=minions, promotions=promotions)
+
+    def with_minion(self, node: str) -> Role:
+        """The role with one more minion."""
+        return self if node in self.minions else msgspec.structs.replace(self, minions=[*self.minions, node])
+
+    def promotion_after(self, epoch: int) -> str | None:
+        """What the new master of the first promotion after ``epoch`` had: a node that has heard of none later and has more holds what was never replicated.
+
+        None when no promotion came after it; the empty position, which is behind every other, when it is not remembered any more.
+        """
+        if epoch >= self.epoch:
+            return None
+        return dict(self.promotions).get(epoch + 1, "")
 
 
 def read_role(state: StateTable) -> Role | None:
@@ -50,6 +73,15 @@ def write_role(state: StateTable, role: Role) -> None:
     state.commit({ROLE_KEY: msgspec.json.encode(role)})
 
 
+def change_role(state: StateTable, old: Role, new: Role) -> bool:
+    """Writes ``new`` on the master in place of ``old``. Whether the master has it now: not when it has another role than either."""
+    entry = state.get(ROLE_KEY)
+    told = decode_role(entry.value) if entry else None
+    if entry is None or told not in (old, new):
+        return False
+    return told == new or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None
+
+
 def newest(roles: Iterable[Role | None]) -> Role | None:
-    """The role of the highest epoch."""
-    return max((role for role in roles if role is not None), key=lambda role: role.epoch, default=None)
+    """The role of the highest epoch, and of those the one with most minions: within an epoch they only grow."""
+    return max((role for role in roles if role is not None), key=lambda role: (role.epoch, len(role.minions)), default=None)

@@ -37,3 +37,8 @@ class ClusterServers:
     def meta(self) -> str:
         """The meta database: the counters, the state and the buffer."""
         return f"{self.datastore}_meta"
+
+    @property
+    def copying(self) -> str:
+        """A database that a node has only while it is made a copy of its master: the meta database comes out of it when the copy is whole."""
+        return f"{self.datastore}_copying"

@@ -1,11 +1,16 @@
-"""Promotes by itself when a master is gone, and brings old masters back (off by default: ``failover: automatic``).
+"""Promotes by itself when a master is gone, and brings nodes back (off by default: ``failover: automatic``).
 
 A master counts as gone when this process has not reached it for ``DETECT_S``, and a majority of the cluster's nodes answer, and every minion among them has
 lost it too: a supervisor that is cut off alone promotes nobody. Any number of supervisors may run; a promotion holds a user lock on a majority of the nodes
 and names the epoch that it replaces, so one of them promotes, once.
 
-An old master that answers again is made read-only at once, and follows the new one when all it has is there; otherwise it is left for a person
-(``cellfeed cluster rejoin``), and said so.
+Every other node that answers is made a minion of the master, and kept one:
+
+- one that follows nobody, or somebody else, is made read-only and follows when all it has is on the master;
+- one that holds more is searched. When nobody's cell is among it, it is made a copy of the master: a master that is killed while a lease is renewed holds a
+  transaction that no minion has. Cells of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
+- a copy that was cut off is begun anew;
+- one that an error has stopped is started again, and the error told.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ from collections.abc import Callable
 from typing import Final
 
 from store.clusters.failover import Promotion, cluster_role, promote
-from store.clusters.rejoin import follow_again, is_prefix
+from store.clusters.rejoin import clone, follow_again, heard_epoch, is_half_copied, never_replicated
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_replication import is_read_only, make_read_only, minion_status
-from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
+from store.engines.mysql_replication import MinionStatus, is_read_only, minion_status, start_again
+from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 
 _log = logging.getLogger("cellfeed.failover")
 
@@ -35,7 +40,7 @@ DETECT_S: Final = 1.5
 """How long a master must have been out of reach: longer than a restart of its connections, short enough that writes go on within five seconds."""
 
 AGAIN_S: Final = 5.0
-"""How long after a promotion that was refused, or failed, the next one is tried."""
+"""How long after a promotion that was refused, or failed, the next one is tried; and how often a node that does not come back is tried."""
 
 
 class FailoverSupervisor:
@@ -47,8 +52,10 @@ class FailoverSupervisor:
         self._promoted = promoted
         self._clock_s = clock_s
         self._gone_since_s: float | None = None
-        self._not_before_s = 0.0
+        self._not_before_s: dict[str, float] = {}
         self._told: dict[str, str] = {}
+        self._copy: threading.Thread | None = None
+        self._stopped = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are told and waited out."""
@@ -57,6 +64,13 @@ class FailoverSupervisor:
                 self.look()
             except CellfeedError as error:
                 self._tell("cluster", str(error))
+        self.close()
+
+    def close(self) -> None:
+        """Ends a copy that is under way: it is begun anew by the next supervisor."""
+        self._stopped.set()
+        if self._copy is not None:
+            self._copy.join()
         self._watched.close()
 
     def look(self) -> Promotion | None:
@@ -65,13 +79,15 @@ class FailoverSupervisor:
         if role.master not in silent and not self._is_closed(role):
             self._gone_since_s = None
             self._told.pop("cluster", None)
-            self._bring_back(role, silent)
+            for name in self._watched.servers:
+                if name != role.master:
+                    self._look_after(role, name)
             return None
         now_s = self._clock_s()
         self._gone_since_s = self._gone_since_s or now_s
-        if now_s - self._gone_since_s < DETECT_S or now_s < self._not_before_s or not self._minions_agree(role, silent):
+        if now_s - self._gone_since_s < DETECT_S or not self._is_due("promotion") or not self._minions_agree(role, silent):
             return None
-        return self._promote(role, now_s)
+        return self._promote(role)
 
     def _is_closed(self, role: Role) -> bool:
         """A master that is read-only and follows nobody: a promotion was cut off half-way, and must be finished."""
@@ -94,8 +110,8 @@ class FailoverSupervisor:
                 return False
         return True
 
-    def _promote(self, role: Role, now_s: float) -> Promotion | None:
-        self._not_before_s = now_s + AGAIN_S
+    def _promote(self, role: Role) -> Promotion | None:
+        self._wait("promotion")
         _log.warning("cluster %s: master %s is gone; promoting", self._cluster.name, role.master)
         try:
             done = promote(self._cluster, epoch=role.epoch)
@@ -108,19 +124,82 @@ class FailoverSupervisor:
         self._promoted(done)
         return done
 
-    def _bring_back(self, role: Role, silent: dict[str, str]) -> None:
-        for name, server in self._watched.servers.items():
-            if name == role.master or name in silent or minion_status(server) is not None:
-                continue
-            if not is_read_only(server):
-                make_read_only(server)
-                _log.warning("cluster %s: %s is back and was master once; it is read-only now", self._cluster.name, name)
-            if is_prefix(self._watched, name, role):
-                follow_again(self._cluster, name)
-                self._told.pop(name, None)
+    def _look_after(self, role: Role, name: str) -> None:
+        """A node that is not the master: sees to it that it follows. What fails is told, and tried again."""
+        try:
+            status = minion_status(self._watched.server(name))
+            # One that follows and is not written down as minion: whoever took it in was killed in between.
+            if status is not None and status.follows(self._watched.server(role.master)) and name in role.minions:
+                self._keep_going(role, name, status)
+            elif self._copies(name):
+                return
+            elif self._is_due(name):
+                self._wait(name)
+                self._take_in(role, name)
+        except CellfeedError as error:
+            self._tell(name, f"{name}: {error}")
+
+    def _keep_going(self, role: Role, name: str, status: MinionStatus) -> None:
+        if not status.is_stopped:
+            if name in self._told:
+                self._told.pop(name)
                 _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
+        elif self._is_due(name):
+            self._wait(name)
+            self._tell(name, f"{name} had stopped following {role.master}, and is started again: {status.error or 'without an error'}")
+            start_again(self._watched.server(name))
+
+    def _take_in(self, role: Role, name: str) -> None:
+        if heard_epoch(self._watched, name) is None:
+            if is_half_copied(self._watched, name):
+                self._copy_to(name, "a copy to it was cut off")
             else:
-                self._tell(name, f"{name} holds cells that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
+                self._tell(name, f"{name} holds nothing of the datastore: cellfeed cluster rejoin {self._cluster.name} {name} --copy")
+            return
+        try:
+            follow_again(self._cluster, name)
+        except ProtectData:
+            self._search(role, name)
+        else:
+            self._told.pop(name, None)
+            _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
+
+    def _search(self, role: Role, name: str) -> None:
+        extra = never_replicated(self._cluster, name, role)
+        if extra.nothing:
+            self._copy_to(name, "it holds what was never replicated, and no cell is among it")
+        else:
+            cells = len(extra.cells) + len(extra.buffered)
+            self._tell(name, f"{name} holds {cells} cells that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
+
+    def _copies(self, name: str) -> bool:
+        """Whether a copy to this node is under way here."""
+        return self._copy is not None and self._copy.is_alive() and self._copy.name == name
+
+    def _copy_to(self, name: str, why: str) -> None:
+        if self._copy is not None and self._copy.is_alive():
+            return  # one at a time: each reads all of the master
+        _log.warning("cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why)
+        self._copy = threading.Thread(target=self._run_copy, args=(name,), name=name)
+        self._copy.start()
+
+    def _run_copy(self, name: str) -> None:
+        def go_on(rows: int) -> None:
+            if self._stopped.is_set():
+                raise StorageUnavailable(f"the copy to {name} was ended after {rows} rows")
+
+        try:
+            rows = clone(self._cluster, name, go_on)
+        except CellfeedError as error:
+            _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
+        else:
+            _log.warning("cluster %s: %s is a copy of the master, %d rows, and follows", self._cluster.name, name, rows)
+
+    def _is_due(self, what: str) -> bool:
+        return self._clock_s() >= self._not_before_s.get(what, 0.0)
+
+    def _wait(self, what: str) -> None:
+        self._not_before_s[what] = self._clock_s() + AGAIN_S
 
     def _tell(self, about: str, text: str) -> None:
         if self._told.get(about) != text:

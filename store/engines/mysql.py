@@ -20,6 +20,7 @@ from store.engines.contract import Head, LocatedCell, LogRange, Look, Replica, S
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query, query_all
+from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
@@ -86,6 +87,7 @@ class MySqlEngine:
             raise
         self._state = MySqlState(self._server, self._meta)
         self._buffer = MySqlBuffer(self._server, self._meta)
+        self._indexes = MySqlIndexes(self._server, self._meta, self._database)
         counters = f"{self._meta}.shard_counter"
         # One value for all counters: taking thousands of rows apart costs the driver ten times as much as splitting a text.
         fields = ("shard", "log_start", "next_added_id", "leader_epoch", _MICROSECONDS.format("last_created_at"))
@@ -104,6 +106,10 @@ class MySqlEngine:
     @property
     def state(self) -> StateTable:
         return self._state
+
+    @property
+    def indexes(self) -> MySqlIndexes:
+        return self._indexes
 
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)

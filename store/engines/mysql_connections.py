@@ -201,6 +201,12 @@ def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, 
     return result.rows or () if result is not None else ()
 
 
+def has_database(server: MySqlServer, name: str) -> bool:
+    """Whether the server has a database of that name. Raises StorageUnavailable."""
+    with server.connection() as connection:
+        return (name,) in query(connection, "SHOW DATABASES")
+
+
 def query_all(connection: Connection[Any], statements: Sequence[str]) -> list[Sequence[tuple[Any, ...]]]:
     """As :func:`query` for several statements, in one round trip."""
     answers = [query(connection, ";".join(statements))]

@@ -18,7 +18,7 @@ from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
 from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_errors import error_code
+from store.engines.mysql_errors import error_code, failed
 from store.errors import ProtectData, StorageUnavailable
 
 HEARTBEAT_S: Final = 0.5
@@ -30,6 +30,9 @@ CONNECT_RETRY_S: Final = 1
 _READ_ONLY_ATTEMPTS: Final = 20
 _READ_ONLY_PAUSE_S: Final = 0.05
 """A commit that was cut off in its wait for a minion takes milliseconds to end."""
+
+LOCK_IDLE_MAX_S: Final = 7 * 86_400
+"""A connection that holds a lock says nothing else for as long as a copy lasts; the server's own limit for that is eight hours."""
 
 APPLY_TIMEOUT_S: Final = 30.0
 """Longest wait for a minion to apply what it has received."""
@@ -60,6 +63,15 @@ class MinionStatus:
     sql_running: bool
     error: str
     received: Gtid
+
+    def follows(self, master: MySqlServer) -> bool:
+        """Whether it is this server that it follows, well or badly."""
+        return (self.master_host, self.master_port) == master.address.replication
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an error, or somebody, has ended its receiving or applying: it does not begin again by itself."""
+        return self.io_running == "No" or not self.sql_running
 
 
 def check_mariadb(server: MySqlServer) -> None:
@@ -162,6 +174,11 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     _run(server, "START SLAVE")
 
 
+def start_again(server: MySqlServer) -> None:
+    """Starts a minion that has stopped; the next error stops it again."""
+    _run(server, "START SLAVE")
+
+
 def set_semi_sync(server: MySqlServer, *, master: bool, wanted: bool) -> None:
     """Semi-synchronous replication as master, or as minion; for the connection of a minion it counts from the next START SLAVE on."""
     if wanted and master:
@@ -181,6 +198,14 @@ def wait_for_minions(connection: Connection[Any]) -> None:
 
 
 @contextmanager
+def copy_lock(master: MySqlServer, node: str) -> Iterator[None]:
+    """A user lock on the master: one copy to a node at a time. Raises StorageUnavailable when it is taken; ends with its connection."""
+    with ExitStack() as held:
+        _lock(held, master, f"cellfeed-copy-{node}", f"{node} is being made a copy of {master} already")
+        yield
+
+
+@contextmanager
 def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
     """A user lock on every server given: with a majority of a cluster's nodes, only one promotion can hold it. Raises StorageUnavailable when it is taken.
 
@@ -188,12 +213,25 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
     """
     with ExitStack() as held:
         for server in servers:
-            connection = server.open_connection()
-            held.callback(connection.close)
-            [(got,)] = query(connection, f"SELECT GET_LOCK({_literal('cellfeed-promotion-' + name)}, 0)")
-            if got is None or int(got) != 1:
-                raise StorageUnavailable(f"another promotion of {name} is under way ({server} is locked)")
+            _lock(
+                held,
+                server,
+                f"cellfeed-promotion-{name}",
+                f"a promotion of {name}, or the return of one of its nodes, is under way elsewhere ({server} is locked)",
+            )
         yield
+
+
+def _lock(held: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
+    connection = server.open_connection()
+    held.callback(connection.close)
+    try:
+        query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
+        [(got,)] = query(connection, f"SELECT GET_LOCK({_literal(name)}, 0)")
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise failed(server, error) from error
+    if got is None or int(got) != 1:
+        raise StorageUnavailable(taken)
 
 
 def _rows(server: MySqlServer, sql: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
 import pymysql
@@ -16,13 +16,15 @@ from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion, cluster_role, promote
 from store.clusters.init import init_cluster
-from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix
+from store.clusters.rejoin import clone, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import FailoverSupervisor
 from store.engines.contract import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_replication import copy_lock, follow, minion_status, position
+from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.local_mariadb import MariaDB
@@ -310,6 +312,150 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: Te
     put_until_stored(engine, cells(range(100, 110)))
     eventually(lambda: shown(engine) == 60, "all shown")
     assert all(engine.get([cell.triple for cell in cells(range(50))]))
+
+
+def without_replication(cluster: TestCluster, *minions: str) -> None:
+    for name in minions:
+        cluster.servers[name].sql("STOP SLAVE IO_THREAD")
+
+
+def renew_a_lease(cluster: TestCluster, node: str) -> None:
+    """What processes write of themselves: a state entry, no cell."""
+    state = MySqlState(MySqlServer(cluster.servers[node].url), cluster.admin.meta)
+    assert state.commit({"lease/somebody": b"renewed"}) is not None
+
+
+@pytest.fixture
+def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
+    """Without semi-synchronous replication: a master acknowledges what no minion has."""
+    made = make_cluster("c1", servers, semi_sync=False)
+    yield made
+    made.admin.close()
+    made.bare()
+
+
+def test_an_old_master_that_is_ahead_by_itself_is_never_promoted(asynchronous: TestCluster) -> None:
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put(cells(range(10)))
+        eventually(lambda: shown(engine) == 10, "replicated")
+        without_replication(asynchronous, "b", "c")
+        for number in range(20, 60):
+            engine.put(cells(range(number, number + 1)))  # forty transactions that nobody else has
+        asynchronous.servers["a"].kill()
+        promote(asynchronous.admin, "b")
+        put_until_stored(engine, cells(range(100, 110)))
+        eventually(lambda: shown(engine) == 20, "shown in the new epoch")
+        asynchronous.servers["a"].start()
+        ahead, other = (position(asynchronous.admin.server(node)).sequence for node in "ac")
+        assert ahead > other, "by its count alone the old master would be chosen"
+        asynchronous.servers["b"].kill()
+        with pytest.raises(ProtectData, match="a does not follow b"):
+            promote(asynchronous.admin, "a")
+        done = promote(asynchronous.admin)
+        assert (done.master, done.left_out) == ("c", ["a"])
+        put_until_stored(engine, cells(range(200, 201)))
+        assert all(engine.get([cell.triple for cell in cells(range(100, 110))]))
+
+
+def test_a_lost_tail_is_seen_after_any_number_of_promotions(asynchronous: TestCluster) -> None:
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put(cells(range(10)))
+        eventually(lambda: shown(engine) == 10, "replicated")
+        without_replication(asynchronous, "b", "c")
+        engine.put(lost_tail := cells(range(20, 30)))
+        asynchronous.servers["a"].kill()
+        for epoch, node in enumerate("bcb", 1):
+            role, _ = cluster_role(asynchronous.admin)
+            assert promote(asynchronous.admin, node).epoch == epoch
+            if epoch > 1:
+                follow_again(asynchronous.admin, role.master)
+            for number in range(epoch * 1000, epoch * 1000 + 20):
+                put_until_stored(engine, cells(range(number, number + 1)))
+        asynchronous.servers["a"].start()
+        role, _ = cluster_role(asynchronous.admin)
+        assert position(asynchronous.admin.server("a")).sequence < position(asynchronous.admin.server("b")).sequence
+        assert not is_prefix(asynchronous.admin, "a", role)
+        beyond = never_replicated(asynchronous.admin, "a", role)
+        assert sorted(cell.row_key for cell in beyond.cells) == sorted(cell.row_key for cell in lost_tail)
+        with pytest.raises(ProtectData, match="never replicated"):
+            follow_again(asynchronous.admin, "a")
+
+
+def test_an_old_master_with_nobodys_cells_beyond_is_made_a_copy_by_the_supervisor(asynchronous: TestCluster) -> None:
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put(cells(range(30)))
+        eventually(lambda: shown(engine) == 30, "replicated")
+        without_replication(asynchronous, "b", "c")
+        renew_a_lease(asynchronous, "a")
+        asynchronous.servers["a"].kill()
+        promote(asynchronous.admin, "b")
+        put_until_stored(engine, cells(range(30, 40)))
+        asynchronous.servers["a"].start()
+        role, _ = cluster_role(asynchronous.admin)
+        assert not is_prefix(asynchronous.admin, "a", role)
+        with supervised(asynchronous):
+            eventually(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "b"), "a copy of the master", 30)
+        role, _ = cluster_role(asynchronous.admin)
+        assert set(role.minions) == {"a", "c"}, "a minion that no promotion goes on without"
+
+
+@pytest.mark.parametrize("point", ["rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta", "rejoin.after_record"])
+def test_a_copy_that_is_cut_off_anywhere_is_no_minion_and_the_supervisor_begins_it_anew(cluster: TestCluster, engine: ClusteredEngine, point: str) -> None:
+    put_until_stored(engine, cells(range(30)))
+    promote(cluster.admin, "b")
+    set_failpoint(point, "raise")
+    with pytest.raises(FailpointReached):
+        clone(cluster.admin, "a")
+    clear_failpoints()
+    assert minion_status(cluster.admin.server("a")) is None
+    role, _ = cluster_role(cluster.admin)
+    whole = point in ("rejoin.after_meta", "rejoin.after_record")
+    assert (heard_epoch(cluster.admin, "a") == role.epoch) == whole, "it tells a role only when it has everything"
+    put_until_stored(engine, cells(range(30, 40)))
+    with supervised(cluster):
+        eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "a copy of the master", 30)
+
+
+def test_a_node_is_copied_to_by_one_at_a_time(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    put_until_stored(engine, cells(range(5)))
+    with copy_lock(cluster.admin.server("a"), "c"), pytest.raises(StorageUnavailable, match="c is being made a copy"):
+        clone(cluster.admin, "c")
+    assert clone(cluster.admin, "c") > 0
+
+
+def test_minions_that_stopped_or_follow_somebody_else_are_put_right_by_the_supervisor(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    put_until_stored(engine, cells(range(10)))
+    eventually(lambda: shown(engine) == 10, "replicated")
+    cluster.servers["b"].sql("STOP SLAVE")
+    follow(cluster.admin.server("c"), cluster.admin.server("b"))
+    with supervised(cluster):
+        eventually(lambda: all((told := minion_status(cluster.admin.server(name))) and told.follows(cluster.admin.server("a")) for name in "bc"), "both", 20)
+        put_until_stored(engine, cells(range(10, 20)))
+        eventually(lambda: checksums(cluster, "b") == checksums(cluster, "c") == checksums(cluster, "a"), "the same everywhere", 20)
+
+
+def test_a_node_that_follows_without_being_written_down_as_minion_is_written_down(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    put_until_stored(engine, cells(range(10)))
+    promote(cluster.admin, "b")
+    follow(cluster.admin.server("a"), cluster.admin.server("b"))  # as far as somebody came who was killed then
+    assert cluster_role(cluster.admin)[0].minions == ["c"]
+    with supervised(cluster):
+        eventually(lambda: set(cluster_role(cluster.admin)[0].minions) == {"a", "c"}, "no promotion goes on without it", 20)
+        put_until_stored(engine, cells(range(10, 20)))
+        eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "the same on both", 20)
+
+
+@contextmanager
+def supervised(cluster: TestCluster) -> Iterator[None]:
+    """A supervisor at work."""
+    stop, supervisor = threading.Event(), FailoverSupervisor(cluster.admin)
+    thread = threading.Thread(target=supervisor.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_an_old_master_with_cells_of_its_own_is_refused_and_nothing_of_it_is_lost_or_shown_under_taken_ids(servers: list[MariaDB]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -25,6 +25,7 @@ from store.http_messages import (
     CellMessage,
     CellsMessage,
     HeadsMessage,
+    IndexPageMessage,
     PutResultMessage,
     PutResultsMessage,
     RowMessage,
@@ -33,8 +34,11 @@ from store.http_messages import (
     ShardsCellsMessage,
     cell_of,
     head_of,
+    index_page_of,
     shard_cells_of,
 )
+from store.indexes.definition import check_index_name
+from store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from store.limits import PUT_TIMEOUT_S
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, row_key_text, shard_of
@@ -153,6 +157,17 @@ class Client:
 
     def shard_of(self, row_key: RowKey) -> int:
         return shard_of(check_row_key(row_key), self.shards)
+
+    # --- indexes ---------------------------------------------------------------------------------------------------------
+
+    def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]) -> IndexPage:
+        """As :meth:`store.datastore.Datastore.query_index`."""
+        asked: dict[str, Any] = {**how, "wait_for": list(check_wait_for(how.get("wait_for"), self.shards).items()) if how.get("wait_for") else []}
+        asked |= {"shard_value": list(shard_value) if isinstance(shard_value, set) else shard_value, "where": list(where)}
+        try:
+            return index_page_of(self._post(f"/indexes/{quote(check_index_name(name))}/query", asked, IndexPageMessage))
+        except TypeError as error:
+            raise InvalidRequest(f"a value of the query is of no type that JSON has: {error}") from None
 
     # --- life ------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
 
 from store.api import CellToPut, Location, ReadFrom, RowKey, ShardCells
@@ -35,6 +35,10 @@ from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
 from store.writers import Writers
 
+if TYPE_CHECKING:
+    from store.indexes.query import Indexes
+    from store.indexes.request import Filter, IndexPage, QueryOptions
+
 
 class Datastore:
     """:class:`store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
@@ -43,6 +47,7 @@ class Datastore:
         self.engine = engine
         self._poker = Poker(engine.state)
         self._writers = Writers(engine, self._poker.poke)
+        self._indexes: Indexes | None = None
 
     @classmethod
     def open_embedded(cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC) -> Datastore:
@@ -140,6 +145,27 @@ class Datastore:
     def _next_added_id(self, shard: int, location: Location) -> int:
         checked = check_location(location)
         return checked if isinstance(checked, int) else self.engine.locate(shard, microseconds(checked))
+
+    # --- indexes ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def indexes(self) -> Indexes:
+        """The secondary indexes of this datastore."""
+        if self._indexes is None:
+            from store.indexes.query import Indexes
+
+            self._indexes = Indexes(self)
+        return self._indexes
+
+    def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]) -> IndexPage:
+        """Rows whose fields meet all filters, of the shard value given (or of each of a list of them).
+
+        ``where``: ``(field, operator, value)`` with ``= != < <= > >= in``; a missing field meets none. ``order_by``: a field, then the row key; ``cursor``:
+        what the page before said, everything else unchanged. ``fields``: those wanted (all); ``columns``: column names, or ``"*"``, whose latest cells come
+        with the rows. ``mode``: ``fresh`` (checked against the current cells) or ``fast``. ``wait_for``: ``(shard, added_id)`` of a put, or a list of
+        them, that the index must have come past, within ``wait_s`` seconds. Raises InvalidRequest, NotFound, StorageUnavailable.
+        """
+        return self.indexes.query(name, shard_value, where, **how)
 
     # --- life ------------------------------------------------------------------------------------------------------------
 

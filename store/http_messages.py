@@ -7,7 +7,7 @@ bytes pass through without being parsed.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from store.api import ShardCells
 from store.cells import Cell
 from store.engines.contract import Head, Replica
 from store.errors import NotFound
+from store.indexes.request import WAIT_S, IndexPage, IndexRow
 from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 JSON: Final = "application/json"
@@ -188,6 +189,41 @@ class ShardsCellsMessage(msgspec.Struct):
     shards: list[ShardCellsMessage]
 
 
+class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A query of an index. ``shard_value``: a value of the shard field, or a list of them. ``where``: ``[field, operator, value]`` each, with the operators
+    ``= != < <= > >= in``. ``columns``: names, or ``*``. ``wait_for``: ``[shard, added_id]`` of puts that the index must have come past."""
+
+    shard_value: Any
+    where: list[tuple[str, str, Any]] = []
+    order_by: str | None = None
+    descending: bool = False
+    limit: int = 100
+    cursor: str | None = None
+    fields: list[str] | None = None
+    columns: list[str] | Literal["*"] | None = None
+    mode: Literal["fresh", "fast"] = "fresh"
+    read_from: ReadFromField = Replica.MASTER
+    wait_for: list[tuple[int, int]] = []
+    wait_s: float = WAIT_S
+
+
+class IndexRowMessage(msgspec.Struct):
+    """A row found: the fields asked for, null where missing, and the latest cells of the columns asked for."""
+
+    row_key: UUID
+    fields: dict[str, str | int | float | bool | None]
+    cells: dict[str, CellMessage]
+
+
+class IndexPageMessage(msgspec.Struct):
+    """``cursor`` goes on behind the rows; null at the end. ``stale``: cells came from a minion."""
+
+    rows: list[IndexRowMessage]
+    cursor: str | None
+    version: int
+    stale: bool
+
+
 def cell_message(cell: Cell) -> CellMessage:
     """A cell as it goes over the wire in JSON."""
     return CellMessage(cell.row_key, cell.column_name, cell.ref_key, msgspec.Raw(cell.body_json), cell.shard, cell.added_id, cell.created_at, cell.stale)
@@ -215,6 +251,18 @@ def shard_cells_message(piece: ShardCells) -> ShardCellsMessage:
 def shard_cells_of(message: ShardCellsMessage) -> ShardCells:
     """The piece of a log of a message."""
     return ShardCells(message.shard, [cell_of(cell) for cell in message.cells], message.next_location, head_of(message.head))
+
+
+def index_page_message(page: IndexPage) -> IndexPageMessage:
+    """An answer of an index as it goes over the wire."""
+    rows = [IndexRowMessage(row.row_key, row.fields, {name: cell_message(cell) for name, cell in row.cells.items()}) for row in page.rows]
+    return IndexPageMessage(rows, page.cursor, page.version, page.stale)
+
+
+def index_page_of(message: IndexPageMessage) -> IndexPage:
+    """The answer of a message."""
+    rows = [IndexRow(row.row_key, row.fields, {name: cell_of(cell) for name, cell in row.cells.items()}) for row in message.rows]
+    return IndexPage(rows, message.cursor, message.version, message.stale)
 
 
 def head_of(message: HeadMessage) -> Head:

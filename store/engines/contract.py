@@ -30,9 +30,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
+
+if TYPE_CHECKING:
+    from store.engines.index_contract import IndexStore
 
 
 class Replica(StrEnum):
@@ -127,6 +130,11 @@ class Engine(Protocol):
 
     def commit_group(self, shard: int) -> str:
         """Shards of the same group are written in one transaction. An engine on one storage has one group; one over several clusters has one for each."""
+        ...
+
+    @property
+    def indexes(self) -> IndexStore:
+        """The tables of secondary indexes."""
         ...
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:

@@ -22,6 +22,7 @@ from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.engines.sqlite_files import SqliteFile, connect
+from store.engines.sqlite_index import SqliteIndexes
 from store.engines.sqlite_state import SqliteState
 from store.errors import ProtectData
 from store.failpoints import declare, failpoint
@@ -59,6 +60,9 @@ class SqliteEngine:
             self._file.close()
             raise
         self._columns_seen: set[str] = set()
+        self._index_lock = threading.Lock()
+        self._index_file: SqliteFile | None = None
+        self._indexes: SqliteIndexes | None = None
         # data_version counts the commits of other connections: this one only ever asks.
         self._watcher = connect(self._file.path)
         self._watcher_lock = threading.Lock()
@@ -76,6 +80,15 @@ class SqliteEngine:
         return self._state
 
     # --- writing ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def indexes(self) -> SqliteIndexes:
+        """Made with the first index that is looked at."""
+        with self._index_lock:
+            if self._indexes is None:
+                self._index_file = SqliteFile(self._file.path.with_name("index.sqlite3"))
+                self._indexes = SqliteIndexes(self._file, self._index_file)
+            return self._indexes
 
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
@@ -172,6 +185,9 @@ class SqliteEngine:
     def close(self) -> None:
         self._file.close()
         self._state.close()
+        with self._index_lock:
+            if self._index_file is not None:
+                self._index_file.close()
         with self._watcher_lock:
             self._watcher.close()
 

@@ -19,6 +19,7 @@ from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatas
 from store.http_messages import UnknownRoute
 from store.server.asgi import App, PeerGone, Receive, Scope, Send, refuse_foreign_host
 from store.server.health import OPERATION_ROUTES
+from store.server.index_query import query_index
 from store.server.metrics import WorkerMetrics
 from store.server.openapi import openapi_config
 from store.server.puts import PutRoutes
@@ -53,7 +54,7 @@ class WorkerApp:
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
         self._litestar = Litestar(
-            [*READ_ROUTES, *OPERATION_ROUTES],
+            [*READ_ROUTES, query_index, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),
             response_class=NegotiatedResponse,
             exception_handlers={CellfeedError: _answer_error, HTTPException: _answer_error, Exception: _answer_error},

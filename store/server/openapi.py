@@ -25,6 +25,7 @@ from store.http_messages import (
     GetCellsMessage,
     GetLatestMessage,
     GetRowsMessage,
+    IndexQueryMessage,
     PutMessage,
     PutResultMessage,
     PutResultsMessage,
@@ -32,6 +33,7 @@ from store.http_messages import (
     ScanShardsMessage,
 )
 from store.server.health import HealthMessage
+from store.server.index_query import query_index
 from store.server.reads import READ_ROUTES
 
 _REF: Final = "#/components/schemas/{name}"
@@ -67,10 +69,10 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
     """What Litestar derived, with the put routes, request bodies and errors added; the argument is left as it is."""
     document: dict[str, Any] = json.loads(msgspec.json.encode(derived))
     kinds = [PutMessage, PutsMessage, PutResultMessage, PutResultsMessage, ErrorMessage, HealthMessage]
-    kinds += [GetCellsMessage, GetLatestMessage, GetRowsMessage, ScanShardsMessage]
+    kinds += [GetCellsMessage, GetLatestMessage, GetRowsMessage, ScanShardsMessage, IndexQueryMessage]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     document["components"]["schemas"].update(schemas)
-    for route in READ_ROUTES:
+    for route in (*READ_ROUTES, query_index):
         if kind := route.opt.get("body"):
             for path in route.paths:
                 document["paths"][_plain(path)]["post"]["requestBody"] = _body(kind.__name__)
@@ -122,7 +124,7 @@ def _schema_name(content: dict[str, Any]) -> str:
 
 
 def _plain(path: str) -> str:
-    return path.replace("{datastore:str}", "{datastore}").replace("{shard:int}", "{shard}")
+    return path.replace(":str}", "}").replace(":int}", "}")
 
 
 def _content(name: str, *media_types: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ async def get_row(state: ReadState, datastore: Name, row_key: RowKey, read_from:
 async def get_cells(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> CellsMessage:
     """One entry per key, in order; null where there is no such cell."""
     store = known_datastore(state, datastore)
-    wanted = await _message(request, GetCellsMessage)
+    wanted = await message_of(request, GetCellsMessage)
     keys = [(key.row_key, key.column_name, key.ref_key) for key in wanted.keys]
     return _cells(await state.reads.run(store.get_cells, keys, read_from=wanted.read_from))
 
@@ -115,7 +115,7 @@ async def get_cells(state: ReadState, datastore: Name, request: Request[Any, Any
 async def get_cells_latest(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> CellsMessage:
     """One entry per key, in order; null where the row has no cell in this column."""
     store = known_datastore(state, datastore)
-    wanted = await _message(request, GetLatestMessage)
+    wanted = await message_of(request, GetLatestMessage)
     keys = [(key.row_key, key.column_name) for key in wanted.keys]
     return _cells(await state.reads.run(store.get_cells_latest, keys, read_from=wanted.read_from))
 
@@ -124,7 +124,7 @@ async def get_cells_latest(state: ReadState, datastore: Name, request: Request[A
 async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> RowsMessage:
     """One row per row key, in order."""
     store = known_datastore(state, datastore)
-    wanted = await _message(request, GetRowsMessage)
+    wanted = await message_of(request, GetRowsMessage)
     return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys), read_from=wanted.read_from)])
 
 
@@ -147,7 +147,7 @@ async def scan_shard(state: ReadState, datastore: Name, shard: Shard, location: 
 async def scan_shards(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> ShardsCellsMessage:
     """One piece per shard asked for, in order."""
     store = known_datastore(state, datastore)
-    wanted = await _message(request, ScanShardsMessage)
+    wanted = await message_of(request, ScanShardsMessage)
     locations: dict[int, Location] = {item.shard: location_from(item.location) for item in wanted.locations}
     if len(locations) != len(wanted.locations):
         raise InvalidRequest("request asks for the same shard twice")
@@ -174,7 +174,8 @@ def plain_scope(request: Request[Any, Any, Any]) -> Scope:
     return cast("Scope", request.scope)
 
 
-async def _message(request: Request[Any, Any, Any], kind: type[Message]) -> Message:
+async def message_of(request: Request[Any, Any, Any], kind: type[Message]) -> Message:
+    """The body of a request. Raises InvalidRequest."""
     scope = plain_scope(request)
     media_type = media_type_of(scope)
     receive = cast("Receive", request.receive)

@@ -173,7 +173,8 @@ def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(coord
     first = coordinator.claim(a, "trips", [0])[0]
     assert set(coordinator.claim(b, "trips", [0, 1, 2])) == {1, 2}
     assert coordinator.owners("g", "trips") == {0: "a", 1: "b", 2: "b"}
-    assert coordinator.owners("g", "other") == {}
+    assert coordinator.owners("g", "trips", [2, 1, 7]) == {1: "b", 2: "b"}
+    assert coordinator.owners("g", "other") == coordinator.owners("g", "other", [0]) == {}
     coordinator.release([first])
     second = coordinator.claim(b, "trips", [0])[0]
     coordinator.release([first])  # void: nothing happens

@@ -1,0 +1,111 @@
+"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X4 of :mod:`store.engines.index_contract`.
+
+Writes go to the shard's master, under the leader epoch of the role that this process believes, and count when a minion has them, as puts do; so a promotion
+loses none that a location was saved behind. Reads of entries go on from a minion while the master is away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from store.cells import StoredCell
+from store.clusters.cluster import Cluster
+from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
+from store.engines.contract import LocatedCell, Replica, WriteTerms
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
+from store.errors import StorageUnavailable
+
+_LOOKS: Final = 5
+_PAUSE_S: Final = 0.01
+"""A node that does not have yet what another one has shown has it in a moment: it is asked again, so many times."""
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class ClusteredIndexes:
+    """:class:`store.engines.index_contract.IndexStore`. ``cluster_of``: of a shard."""
+
+    def __init__(self, clusters: Sequence[Cluster], cluster_of: Callable[[int], Cluster]) -> None:
+        self._clusters = clusters
+        self._cluster_of = cluster_of
+
+    def create(self, table: IndexTable) -> None:
+        for cluster in self._clusters:
+            cluster.write(lambda engine, _: engine.indexes.create(table), WRITE_TIMEOUT_S)
+
+    def drop(self, table: IndexTable) -> None:
+        for cluster in self._clusters:
+            cluster.write(lambda engine, _: engine.indexes.drop(table), WRITE_TIMEOUT_S)
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        for cluster, some in self._by_cluster(entries).items():
+            cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        for cluster, some in self._by_cluster(entries).items():
+            cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+        found: dict[int, list[Entry]] = {}
+        groups: dict[Cluster, list[tuple[int, EntrySelect]]] = {}
+        for number, each in enumerate(wanted):
+            groups.setdefault(self._cluster_of(each.shard), []).append((number, each))
+        for cluster, members in groups.items():
+            some = [each for _, each in members]
+            entries, _ = cluster.read(lambda engine, some=some: engine.indexes.select(table, some), read_from)  # type: ignore[misc]
+            found.update(zip((number for number, _ in members), entries, strict=True))
+        return [found[number] for number in range(len(wanted))]
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        found: dict[int, Entry | None] = {}
+        groups: dict[Cluster, list[int]] = {}
+        for number, (shard, _, _) in enumerate(places):
+            groups.setdefault(self._cluster_of(shard), []).append(number)
+        for cluster, numbers in groups.items():
+            some = [places[number] for number in numbers]
+            found.update(zip(numbers, _of_master(cluster, lambda engine, some=some: engine.indexes.find(table, some)), strict=True))  # type: ignore[misc]
+        return [found[number] for number in range(len(places))]
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        return _of_master(self._cluster_of(shard), lambda engine: engine.indexes.walk(table, shard, after, limit))
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+        cluster = self._cluster_of(shard)
+        for look in range(_LOOKS):
+            time.sleep(_PAUSE_S * look)
+            # A minion may show what its master does not show yet, so the master is not asked alone.
+            for first in Replica:
+                found, _ = cluster.read(lambda engine: engine.indexes.latest_before_or_none(shard, row_keys, columns, location), first, _is_there)
+                if found is not None:
+                    return found
+        raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]:
+        found: dict[bytes, list[LocatedCell]] = {}
+        for cluster, some in self._by_cluster(row_keys).items():
+            cells, stale = cluster.read(lambda engine, some=some: engine.indexes.current(some, columns), read_from)  # type: ignore[misc]
+            found.update({row_key: [each._replace(stale=True) for each in row] for row_key, row in cells.items()} if stale else cells)
+        return found
+
+    def _by_cluster(self, by_shard: Mapping[int, K]) -> dict[Cluster, dict[int, K]]:
+        groups: dict[Cluster, dict[int, K]] = {}
+        for shard, each in by_shard.items():
+            groups.setdefault(self._cluster_of(shard), {})[shard] = each
+        return groups
+
+
+def _is_there(found: list[StoredCell] | None) -> bool:
+    return found is not None
+
+
+def _of_master(cluster: Cluster, read: Callable[[NodeEngine], T]) -> T:
+    """What compares entries with cells must not take a minion that is behind for one that lacks something."""
+    found, stale = cluster.read(read)
+    if stale:
+        raise StorageUnavailable(f"cluster {cluster.name}: its master is away or unconfirmed: what is not in the index cannot be told")
+    return found

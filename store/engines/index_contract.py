@@ -1,0 +1,140 @@
+"""What an engine keeps for secondary indexes: a table per index version and shard, of entries that are merged, never overwritten.
+
+An entry stands under ``(shard value, row key)`` in the shard of the shard value. It is a set of registers, one for each column of cells that the index
+takes fields from: the ref key of a cell, and its fields. ``live`` belongs to the register of the first column: whether that cell names this shard value. An
+entry that is not live is a tombstone: it says that the row was seen to have left, or never was here, as of that ref key.
+
+    X1  ``apply`` merges: of each register the one with the higher ref key stays. So it may be repeated, and come in any order, from any number of writers:
+        the outcome is the same. All entries of a call that lie on one cluster are written in one transaction.
+    X2  ``apply`` and ``remove`` come back when the entries are on disk, and under the leader epoch of their shards (as a put does). They raise
+        StorageUnavailable when nothing was written, OutcomeUnknown when that is not known: then the call is repeated.
+    X3  ``latest_before`` reads of a node that has the whole log below the location given, or raises StorageUnavailable: what a node lacks is never taken for
+        what is not there.
+    X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come from a minion, and be behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, cast
+
+from store.cells import StoredCell
+from store.engines.contract import LocatedCell, Replica, WriteTerms
+
+Encoded = int | bytes
+
+ENTRIES_MAX: Final = 2_000
+"""Entries of one ``apply``: some 400 kB of SQL, and a transaction of some ten milliseconds."""
+
+OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTable:
+    """The shape of one index version's tables. ``name`` is a checked identifier; ``columns`` gives for each column of cells the positions of its fields;
+    ``widths`` for each field how many bytes it has at most, None for an integer. Field 0 is the shard field."""
+
+    name: str
+    columns: tuple[tuple[int, ...], ...]
+    widths: tuple[int | None, ...]
+
+
+class Entry(NamedTuple):
+    """``refs``: per column, None where the row has no cell there. ``values``: per field, None where it is missing; the first is the shard value, always."""
+
+    row_key: bytes
+    live: bool
+    refs: tuple[int | None, ...]
+    values: tuple[Encoded | None, ...]
+
+    @property
+    def place(self) -> tuple[Encoded, bytes]:
+        """What names the entry in its table."""
+        return cast("Encoded", self.values[0]), self.row_key
+
+
+class Condition(NamedTuple):
+    """A filter on a field, by its position. One value, or any number for ``in``. A missing field meets none."""
+
+    field: int
+    operator: str
+    values: tuple[Encoded, ...]
+
+
+class EntrySelect(NamedTuple):
+    """Live entries of one shard value that meet all conditions, ordered by a field (None: by row key alone) and then by row key.
+
+    ``after``: the field's value and the row key of the entry behind which to begin."""
+
+    shard: int
+    value: Encoded
+    conditions: tuple[Condition, ...]
+    order: int | None
+    descending: bool
+    after: tuple[Encoded | None, bytes] | None
+    limit: int
+
+
+class IndexStore(Protocol):
+    """See the module's promises."""
+
+    def create(self, table: IndexTable) -> None:
+        """Makes the tables where they are missing."""
+        ...
+
+    def drop(self, table: IndexTable) -> None: ...
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        """Merges entries, by shard. X1, X2."""
+        ...
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        """Removes entries that are exactly as given; others stay as they are. X2."""
+        ...
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        """By shard, shard value and row key."""
+        ...
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        """The entries of a shard in the order of their places."""
+        ...
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+        """Of each row and column the cell with the highest ref key among those with an added_id below ``location``. X3."""
+        ...
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]:
+        """By row key (given by shard) the latest cell of each of the columns, or of all of them; a row without any is left out."""
+        ...
+
+
+class NodeIndexStore(Protocol):
+    """The same of one node of a cluster: writes come with terms, and ``latest_before`` says None when the node does not have the log that far."""
+
+    def create(self, table: IndexTable) -> None: ...
+
+    def drop(self, table: IndexTable) -> None: ...
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None: ...
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None: ...
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]: ...
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]: ...
+
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None: ...
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]: ...
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]: ...

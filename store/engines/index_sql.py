@@ -1,0 +1,82 @@
+"""The statements over index tables that SQLite and MariaDB have in common. Values are numbers and X'..' literals made here; names are checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect, IndexTable
+
+
+def literal(value: Encoded | None) -> str:
+    """The SQL literal of a value."""
+    if value is None:
+        return "NULL"
+    return f"X'{value.hex()}'" if isinstance(value, bytes) else str(value)
+
+
+def columns_of(table: IndexTable) -> list[str]:
+    """The columns of an entry, in the order of :func:`values_of`."""
+    return ["row_key", "live", *(f"r{number}" for number in range(len(table.columns))), *(f"f{number}" for number in range(len(table.widths)))]
+
+
+def values_of(entry: Entry) -> Iterator[Encoded | None]:
+    """What :func:`columns_of` names."""
+    yield entry.row_key
+    yield int(entry.live)
+    yield from entry.refs
+    yield from entry.values
+
+
+def entry_of(table: IndexTable, row: Sequence[Any]) -> Entry:
+    """The entry of a row as either driver gives it: integers as such or as text."""
+    behind_refs = 2 + len(table.columns)
+    refs = tuple(None if ref is None else int(ref) for ref in row[2:behind_refs])
+    pairs = zip(row[behind_refs:], table.widths, strict=True)
+    values = tuple(value if value is None or width is not None else int(value) for value, width in pairs)
+    return Entry(row[0], bool(int(row[1])), refs, values)
+
+
+def select_sql(table: IndexTable, source: str, wanted: EntrySelect) -> str:
+    """One :class:`EntrySelect`. ``source``: the table, and what keeps it to the shard."""
+    conditions = [f"f0 = {literal(wanted.value)}", "live = 1", *map(_condition, wanted.conditions)]
+    if wanted.after is not None:
+        conditions.append(_after(wanted.order, wanted.descending, *wanted.after))
+    direction = " DESC" if wanted.descending else ""
+    # The shard field is the same in all of them.
+    order = f"f{wanted.order}{direction}, row_key{direction}" if wanted.order else f"row_key{direction}"
+    return f"SELECT {', '.join(columns_of(table))} FROM {source} {' AND '.join(conditions)} ORDER BY {order} LIMIT {wanted.limit}"
+
+
+def _condition(condition: Condition) -> str:
+    column = f"f{condition.field}"
+    if condition.operator == "in":
+        return f"{column} IN ({', '.join(map(literal, condition.values))})"
+    operator = "<>" if condition.operator == "!=" else condition.operator
+    return f"{column} {operator} {literal(condition.values[0])}"
+
+
+def _after(order: int | None, descending: bool, value: Encoded | None, row_key: bytes) -> str:
+    """A missing field stands before all values, as both engines order it."""
+    beyond = "<" if descending else ">"
+    key = f"row_key {beyond} {literal(row_key)}"
+    if not order:
+        return key
+    column = f"f{order}"
+    if value is None:
+        return f"({column} IS NULL AND {key})" if descending else f"(({column} IS NULL AND {key}) OR {column} IS NOT NULL)"
+    behind = f"{column} {beyond} {literal(value)} OR ({column} = {literal(value)} AND {key})"
+    return f"({behind} OR {column} IS NULL)" if descending else f"({column} >= {literal(value)} AND ({behind}))"
+
+
+def walk_condition(after: tuple[Encoded, bytes] | None) -> str:
+    """What lies behind a place, in the order of places."""
+    if after is None:
+        return "1 = 1"
+    value, row_key = map(literal, after)
+    return f"(f0 > {value} OR (f0 = {value} AND row_key > {row_key}))"
+
+
+def exact_condition(table: IndexTable, entry: Entry, same: str) -> str:
+    """That a row is this entry. ``same`` compares as equal what is both missing: the engines have different words for it."""
+    return " AND ".join(f"{column} {same} {literal(value)}" for column, value in zip(columns_of(table), values_of(entry), strict=True))

@@ -1,0 +1,240 @@
+"""Index tables on a MySQL server: one in each shard's database. Promises X1–X4.
+
+A write is one packet: BEGIN, a guard, the statements, COMMIT. The guard is a SELECT that fails, and ends the packet, unless the server holds the shards, takes
+writes, is under the leader epoch that the caller believes, and waits for a minion where it must: what a put asks in a round trip of its own. Nothing is
+locked but the entries, so puts go on meanwhile. Where the guard fails, nothing was written, and why is asked afterwards.
+
+Crash points: before the COMMIT nothing of it is there; after it everything. Repeating it changes nothing (X1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import uniform
+from typing import Any, Final
+
+import pymysql
+from pymysql.connections import Connection
+
+from store.cells import StoredCell
+from store.engines.contract import LocatedCell, Replica, WriteTerms
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
+from store.engines.index_sql import columns_of, entry_of, exact_condition, literal, select_sql, values_of, walk_condition
+from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
+from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
+from store.engines.mysql_put import parts
+from store.engines.mysql_replication import wait_for_minions
+from store.errors import StaleWriter, StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("mysql.index.before_commit", "mysql.index.after_commit")
+
+_GUARD_FAILED: Final = 1242
+"""The server's number of "Subquery returns more than 1 row"."""
+
+_ATTEMPTS_MAX: Final = 5
+_PAUSE_S: Final = 0.01
+_FINDS_MAX: Final = 500
+"""Places, or row keys, in one statement: keeps the optimiser on the key."""
+
+_CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
+
+
+class MySqlIndexes:
+    """:class:`store.engines.index_contract.NodeIndexStore`. ``meta`` and ``database`` give checked names."""
+
+    def __init__(self, server: MySqlServer, meta: str, database: Callable[[int], str]) -> None:
+        self._server = server
+        self._meta = meta
+        self._database = database
+
+    # --- tables ----------------------------------------------------------------------------------------------------------
+
+    def create(self, table: IndexTable) -> None:
+        types = ["BINARY(16) NOT NULL", "TINYINT NOT NULL", "BIGINT NOT NULL", *["BIGINT NULL"] * (len(table.columns) - 1)]
+        fields = ["BIGINT NULL" if width is None else f"VARBINARY({width}) NULL" for width in table.widths]
+        fields[0] = fields[0].replace(" NULL", " NOT NULL")
+        columns = [f"{name} {kind}" for name, kind in zip(columns_of(table), types + fields, strict=True)]
+        # InnoDB puts the primary key behind every other one: (f0, f1) is (f0, f1, row_key).
+        keys = ["PRIMARY KEY (f0, row_key)", *(f"KEY by_f{number} (f0, f{number})" for number in range(1, len(table.widths)))]
+        self._on_each_shard(lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{table.name} ({', '.join(columns + keys)}) ENGINE=InnoDB")
+
+    def drop(self, table: IndexTable) -> None:
+        self._on_each_shard(lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}")
+
+    def _on_each_shard(self, statement: Callable[[str], str]) -> None:
+        with self._server.connection() as connection:
+            [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")
+            if int(read_only):
+                raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+            for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter ORDER BY shard"):
+                query(connection, statement(self._database(int(shard))))
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None:
+        statements = []
+        behind = _merge_sql(table)
+        names = ",".join(columns_of(table))
+        for shard, each in sorted(entries.items()):
+            # In one order, so that two writers of the same entries do not wait for each other.
+            rows = [f"({','.join(map(literal, values_of(entry)))})" for entry in sorted(each, key=_place)]
+            statements += [
+                f"INSERT INTO {self._database(shard)}.{table.name} ({names}) VALUES {','.join(part)} ON DUPLICATE KEY UPDATE {behind}" for part in parts(rows)
+            ]
+        self._write(sorted(entries), statements, terms)
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None:
+        statements = [
+            f"DELETE FROM {self._database(shard)}.{table.name} WHERE {exact_condition(table, entry, '<=>')}"
+            for shard, each in sorted(entries.items())
+            for entry in sorted(each, key=_place)
+        ]
+        self._write(sorted(entries), statements, terms)
+
+    def _write(self, shards: Sequence[int], statements: Sequence[str], terms: WriteTerms | None) -> None:
+        guard = self._guard(shards, terms)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                with self._server.connection() as connection:
+                    failpoint("mysql.index.before_commit")
+                    try:
+                        commit_script(connection, ["BEGIN", guard, *statements])
+                    except (pymysql.err.MySQLError, OSError) as error:
+                        if error_code(error) != _GUARD_FAILED:
+                            raise commit_failed(self._server, error) from error
+                        query(connection, "ROLLBACK")
+                        self._explain(connection, shards, terms)
+                        continue
+                break
+            except StorageUnavailable as error:
+                if attempt == _ATTEMPTS_MAX or not worth_another_try(error):
+                    raise
+                time.sleep(uniform(0, _PAUSE_S * attempt))
+        else:
+            raise StorageUnavailable(f"{self._server}: nothing written: the shards of the entries change hands")
+        failpoint("mysql.index.after_commit")
+
+    def _guard(self, shards: Sequence[int], terms: WriteTerms | None) -> str:
+        counters = f"{self._meta}.shard_counter"
+        numbers = ",".join(map(str, shards))
+        epoch = f" AND leader_epoch = {terms.leader_epoch}" if terms is not None else ""
+        waits = " AND @@GLOBAL.rpl_semi_sync_master_enabled = 1" if terms is not None and terms.semi_sync else ""
+        held = f"(SELECT COUNT(*) FROM {counters} WHERE shard IN ({numbers}){epoch}) = {len(shards)}"
+        return f"SELECT IF({held} AND @@GLOBAL.read_only = 0{waits}, 1, (SELECT 1 FROM {counters} UNION ALL SELECT 2))"
+
+    def _explain(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> None:
+        """Raises what the guard found; comes back when that is over, or is mended here: then the write is tried again."""
+        [(read_only, semi_sync)] = query(connection, "SELECT @@GLOBAL.read_only + 0, @@GLOBAL.rpl_semi_sync_master_enabled + 0")
+        if int(read_only):
+            raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+        numbers = ",".join(map(str, shards))
+        found = {
+            int(shard): int(epoch)
+            for shard, epoch in query(connection, f"SELECT shard, leader_epoch FROM {self._meta}.shard_counter WHERE shard IN ({numbers})")
+        }
+        if missing := set(shards) - set(found):
+            raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
+        for shard, epoch in found.items():
+            if terms is not None and epoch != terms.leader_epoch:
+                raise StaleWriter(f"{self._server}: nothing written: shard {shard} is in leader epoch {epoch}, the entries came with {terms.leader_epoch}")
+        if terms is not None and terms.semi_sync and not int(semi_sync):
+            wait_for_minions(connection)
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+        if not wanted:
+            return []
+        statements = [select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each) for each in wanted]
+        with self._server.connection() as connection:
+            return [[entry_of(table, row) for row in rows] for rows in query_all(connection, statements)]
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        found: dict[tuple[int, Encoded, bytes], Entry] = {}
+        names = ", ".join(columns_of(table))
+        by_shard: dict[int, list[tuple[Encoded, bytes]]] = {}
+        for shard, value, row_key in places:
+            by_shard.setdefault(shard, []).append((value, row_key))
+        with self._server.connection() as connection:
+            for shard, wanted in by_shard.items():
+                for some in _pieces(wanted):
+                    listed = ",".join(f"({literal(value)},{literal(row_key)})" for value, row_key in some)
+                    for row in query(connection, f"SELECT {names} FROM {self._database(shard)}.{table.name} WHERE (f0, row_key) IN ({listed})"):
+                        entry = entry_of(table, row)
+                        found[(shard, *entry.place)] = entry
+        return [found.get(place) for place in places]
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        source = f"{self._database(shard)}.{table.name} WHERE {walk_condition(after)} ORDER BY f0, row_key LIMIT {limit}"
+        with self._server.connection() as connection:
+            return [entry_of(table, row) for row in query(connection, f"SELECT {', '.join(columns_of(table))} FROM {source}")]
+
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
+        """None when this node does not have the shard's log that far."""
+        cells: list[StoredCell] = []
+        with self._server.connection() as connection:
+            # The counter before the cells: what it counts is there when they are read.
+            for number, some in enumerate(_pieces(row_keys)):
+                statement = self._latest(shard, some, columns, f" AND added_id < {location}")
+                if number == 0:
+                    head, rows = query_all(connection, [f"SELECT next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}", statement])
+                    if not head or int(head[0][0]) < location:
+                        return None
+                else:
+                    rows = query(connection, statement)
+                cells += [_cell(row[1:]) for row in rows]
+        return cells
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+        cells = self.latest_before_or_none(shard, row_keys, columns, location)
+        if cells is None:
+            raise StorageUnavailable(f"{self._server}: the log of shard {shard} does not come to {location} there")
+        return cells
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]:
+        found: dict[bytes, list[LocatedCell]] = {}
+        selects = [self._latest(shard, some, columns, "") for shard, keys in row_keys.items() for some in _pieces(keys)]
+        with self._server.connection() as connection:
+            for row in query(connection, " UNION ALL ".join(selects)) if selects else ():
+                cell = _cell(row[1:])
+                found.setdefault(cell.row_key, []).append(LocatedCell(int(row[0]), cell))
+        return found
+
+    def _latest(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str] | None, condition: str) -> str:
+        """Of each row and column the cell with the highest ref key."""
+        cell_table = f"{self._database(shard)}.cell"
+        keys = ",".join(map(literal, row_keys))
+        named = "" if columns is None else f" AND column_name IN ({','.join(literal(column.encode()) for column in columns)})"
+        highest = (
+            f"SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM {cell_table} WHERE row_key IN ({keys}){named}{condition} GROUP BY row_key, column_name"
+        )
+        return f"SELECT {shard}, {_CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key, column_name, ref_key)"
+
+
+def _merge_sql(table: IndexTable) -> str:
+    """MySQL makes the assignments one after the other, each seeing those before: a register's ref key comes last of it."""
+    sets = []
+    for number, fields in enumerate(table.columns):
+        ref = f"r{number}"
+        newer = f"VALUES({ref}) IS NOT NULL AND ({ref} IS NULL OR VALUES({ref}) > {ref})"
+        registers = [*(["live"] if number == 0 else []), *(f"f{field}" for field in fields if field), ref]
+        sets += [f"{name} = IF({newer}, VALUES({name}), {name})" for name in registers]
+    return ", ".join(sets)
+
+
+def _place(entry: Entry) -> Any:
+    return entry.place
+
+
+def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), _FINDS_MAX):
+        yield items[start : start + _FINDS_MAX]
+
+
+def _cell(row: Sequence[Any]) -> StoredCell:
+    added_id, row_key, name, ref_key, at_us, body = row
+    return StoredCell(int(added_id), row_key, name.decode(), int(ref_key), int(at_us), body)

@@ -1,0 +1,148 @@
+"""Index tables of the embedded engine: a SQLite file of their own, so that entries never wait for the write lock of puts. Promises X1–X4.
+
+One table for all shards, the shard being the first part of its key.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from store.cells import StoredCell
+from store.engines.contract import LocatedCell, Replica
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
+from store.engines.index_sql import columns_of, entry_of, exact_condition, select_sql, values_of, walk_condition
+from store.engines.sqlite_files import SqliteFile
+from store.failpoints import declare, failpoint
+from store.limits import ADDED_ID_MAX
+
+declare("sqlite.index.before_commit", "sqlite.index.after_commit")
+
+_ADDED_ID_BITS: Final = 47
+_ENTRY_BYTES: Final = 400
+"""What an entry takes, about, with its SQL indexes."""
+
+_KEYS_MAX: Final = 500
+"""Row keys in one statement: far below SQLite's limit of parameters, 32,766."""
+
+_CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
+
+
+class SqliteIndexes:
+    """:class:`store.engines.index_contract.NodeIndexStore`. ``cells``: the file with the cells; ``file``: the index tables'."""
+
+    def __init__(self, cells: SqliteFile, file: SqliteFile) -> None:
+        self._cells = cells
+        self._file = file
+
+    def create(self, table: IndexTable) -> None:
+        types = ["BLOB NOT NULL", "INTEGER NOT NULL", "INTEGER NOT NULL", *["INTEGER"] * (len(table.columns) - 1)]
+        fields = ["INTEGER" if width is None else "BLOB" for width in table.widths]
+        fields[0] += " NOT NULL"
+        columns = [f"{name} {kind}" for name, kind in zip(columns_of(table), types + fields, strict=True)]
+        with self._file.write() as connection:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {table.name} (shard INTEGER NOT NULL, {', '.join(columns)}, PRIMARY KEY (shard, f0, row_key)) "
+                "STRICT, WITHOUT ROWID"
+            )
+            for number in range(1, len(table.widths)):
+                connection.execute(f"CREATE INDEX IF NOT EXISTS {table.name}_f{number} ON {table.name} (shard, f0, f{number}, row_key)")
+
+    def drop(self, table: IndexTable) -> None:
+        with self._file.write() as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {table.name}")
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: object = None) -> None:
+        # In the order of the table, so that neighbours are written together.
+        rows = [(shard, *values_of(entry)) for shard, each in sorted(entries.items()) for entry in sorted(each, key=_place)]
+        sql = _merge_sql(table)
+        with self._write(len(rows)) as connection:
+            connection.executemany(sql, rows)
+            failpoint("sqlite.index.before_commit")
+        failpoint("sqlite.index.after_commit")
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: object = None) -> None:
+        with self._write(0) as connection:
+            for shard, each in entries.items():
+                for entry in each:
+                    connection.execute(f"DELETE FROM {table.name} WHERE shard = {int(shard)} AND {exact_condition(table, entry, 'IS')}")
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+        with self._file.snapshot() as connection:
+            return [self._entries(connection, table, select_sql(table, f"{table.name} WHERE shard = {each.shard} AND", each)) for each in wanted]
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        sql = f"SELECT {', '.join(columns_of(table))} FROM {table.name} WHERE shard = ? AND f0 = ? AND row_key = ?"
+        with self._file.snapshot() as connection:
+            rows = [connection.execute(sql, place).fetchone() for place in places]
+        return [None if row is None else entry_of(table, row) for row in rows]
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        source = f"{table.name} WHERE shard = {int(shard)} AND {walk_condition(after)} ORDER BY f0, row_key LIMIT {int(limit)}"
+        sql = f"SELECT {', '.join(columns_of(table))} FROM {source}"
+        with self._file.read() as connection:
+            return self._entries(connection, table, sql)
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+        below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
+        named = ", ".join("?" * len(columns))
+        found: list[StoredCell] = []
+        with self._cells.snapshot() as connection:
+            for start in range(0, len(row_keys), _KEYS_MAX):
+                some = row_keys[start : start + _KEYS_MAX]
+                # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
+                sql = (
+                    f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
+                    "AND +position < ? GROUP BY row_key, column_name"
+                )
+                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *columns, below))]
+        return found
+
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
+        return self.latest_before(shard, row_keys, columns, location)
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]:
+        found: dict[bytes, list[LocatedCell]] = {}
+        with self._cells.snapshot() as connection:
+            for shard, keys in row_keys.items():
+                for row_key in keys:
+                    if cells := _current(connection, row_key, columns):
+                        found[row_key] = [LocatedCell(shard, cell) for cell in cells]
+        return found
+
+    def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
+        return self._file.write(entries * _ENTRY_BYTES)
+
+    def _entries(self, connection: sqlite3.Connection, table: IndexTable, sql: str) -> list[Entry]:
+        return [entry_of(table, row) for row in connection.execute(sql)]
+
+
+def _current(connection: sqlite3.Connection, row_key: bytes, columns: Sequence[str] | None) -> list[StoredCell]:
+    if columns is None:
+        # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
+        sql = f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"
+        return [StoredCell._make(row[:-1]) for row in connection.execute(sql, (row_key,))]
+    sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"
+    found: Iterable[tuple[object, ...] | None] = (connection.execute(sql, (row_key, column)).fetchone() for column in columns)
+    return [StoredCell._make(row) for row in found if row is not None]
+
+
+def _place(entry: Entry) -> Any:
+    return entry.place
+
+
+def _merge_sql(table: IndexTable) -> str:
+    """All right-hand sides see the row as it was."""
+    sets = []
+    for number, fields in enumerate(table.columns):
+        ref = f"r{number}"
+        newer = f"excluded.{ref} IS NOT NULL AND ({ref} IS NULL OR excluded.{ref} > {ref})"
+        registers = [ref, *(["live"] if number == 0 else []), *(f"f{field}" for field in fields if field)]
+        sets += [f"{name} = CASE WHEN {newer} THEN excluded.{name} ELSE {name} END" for name in registers]
+    names = ["shard", *columns_of(table)]
+    values = ", ".join("?" * len(names))
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values}) ON CONFLICT (shard, f0, row_key) DO UPDATE SET {', '.join(sets)}"

@@ -1,0 +1,224 @@
+"""Compares an index with the cells, both ways, and mends what differs.
+
+The entry that a row should have follows from its cells below a location (:meth:`store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each
+row with a cell in the logs up to their ends is looked for where it should be. **Entries to cells**: each live entry is held against its row's cells.
+
+    missing     the row should have an entry, and there is none at its place
+    stale       there is one with other fields or ref keys than the cells say, or where the row has been before
+    invented    the row's cells never named that place
+
+Rows change meanwhile, and the index follows a moment later. So what looks wrong is only suspected; each suspect is looked at again when the index has come past
+the end that the log had, and is a difference if the row has no newer cell and it is still wrong. **Repair** removes exactly the entry that was found wrong
+(another one that has taken its place meanwhile stays) and merges what should be there. Killed in between, the entry is missing, and the next repair finds that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from uuid import UUID
+
+from store.datastore import Datastore
+from store.engines.index_contract import Encoded, Entry
+from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
+from store.indexes.query import Positions
+from store.indexes.values import decode
+from store.indexes.version import IndexVersion, RowView
+from store.sharding import shard_of
+
+declare("index.repair.between")
+
+WAIT_S: Final = 60.0
+"""How long a check waits for the index to come to the end of a log, in seconds."""
+
+_CELLS: Final = 2_000
+_ENTRIES: Final = 1_000
+_LOOKS_MAX: Final = 20
+"""A row that gets new cells all the time is looked at so often before it is told as not settled."""
+
+Kind = Literal["missing", "stale", "invented"]
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where ``found`` is, or ``wanted`` belongs."""
+
+    kind: Kind
+    row_key: bytes
+    shard: int
+    found: Entry | None
+    wanted: Entry | None
+
+    def told(self, version: IndexVersion) -> dict[str, object]:
+        """As JSON."""
+        fields = version.definition.fields
+
+        def shown(entry: Entry | None) -> dict[str, object] | None:
+            if entry is None:
+                return None
+            return {field.name: None if value is None else decode(field.type, value) for field, value in zip(fields, entry.values, strict=True)}
+
+        return {
+            "kind": self.kind,
+            "row_key": str(UUID(bytes=self.row_key)),
+            "shard": self.shard,
+            "found": shown(self.found),
+            "wanted": shown(self.wanted),
+            "refs_found": list(self.found.refs) if self.found else None,
+            "refs_wanted": list(self.wanted.refs) if self.wanted else None,
+        }
+
+
+@dataclass
+class CheckReport:
+    """What a check came to. ``unsettled``: rows that got new cells at every look."""
+
+    cells: int = 0
+    entries: int = 0
+    tombstones: int = 0
+    differences: int = 0
+    unsettled: int = 0
+
+
+class IndexCheck:
+    """See the module. Used by one thread. ``positions`` tells how far the index is."""
+
+    def __init__(self, datastore: Datastore, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S) -> None:
+        self._datastore = datastore
+        self._store = datastore.engine.indexes
+        self._version = version
+        self._positions = positions
+        self._wait_s = wait_s
+        self.report = CheckReport()
+
+    def total(self) -> int:
+        """Cells that a run walks through, about; entries come on top."""
+        return sum(head.watermark - head.log_start for head in self._datastore.heads().values())
+
+    def run(self, on_progress: OnProgress = lambda _: None) -> Iterator[Difference]:
+        """Every difference, once. Raises StorageUnavailable when the index does not come to the end of a log in time."""
+        told: set[tuple[bytes, Kind, Encoded | None]] = set()
+        for suspects in (self._rows_of_logs(on_progress), self._rows_of_entries(on_progress)):
+            for row_keys in suspects:
+                for difference in self._settled(row_keys):
+                    key = difference.row_key, difference.kind, difference.found.values[0] if difference.found else None
+                    if key not in told:
+                        told.add(key)
+                        self.report.differences += 1
+                        yield difference
+
+    # --- walking ---------------------------------------------------------------------------------------------------------
+
+    def _rows_of_logs(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
+        """Rows whose entry is not as it should be, by what their shard's log holds."""
+        columns = set(self._version.definition.columns)
+        for shard, head in self._datastore.heads().items():
+            location = head.log_start
+            while location < head.watermark:
+                cells = self._datastore.engine.scan(shard, location, min(_CELLS, head.watermark - location))
+                if not cells:
+                    break
+                location = cells[-1].added_id + 1
+                row_keys = list({cell.row_key: None for cell in cells if cell.column_name in columns})
+                self.report.cells += len(cells)
+                on_progress(len(cells))
+                wanted = self._wanted(shard, row_keys, head.watermark)
+                found = self._found(wanted.values())
+                yield [(row_key, None) for row_key, entry in wanted.items() if entry is not None and found.get((entry.place[0], row_key)) != entry]
+
+    def _rows_of_entries(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
+        """Live entries that are not as they should be."""
+        for shard in range(self._datastore.shards):
+            after = None
+            while entries := self._store.walk(self._version.table, shard, after, _ENTRIES):
+                after = entries[-1].place
+                live = [entry for entry in entries if entry.live]
+                self.report.entries += len(live)
+                self.report.tombstones += len(entries) - len(live)
+                on_progress(len(entries))
+                heads = self._datastore.heads()
+                by_shard: dict[int, list[bytes]] = {}
+                for entry in live:
+                    by_shard.setdefault(shard_of(entry.row_key, self._datastore.shards), []).append(entry.row_key)
+                wanted: dict[bytes, Entry | None] = {}
+                for row_shard, row_keys in by_shard.items():
+                    wanted.update(self._wanted(row_shard, row_keys, heads[row_shard].watermark))
+                yield [(entry.row_key, entry) for entry in live if wanted[entry.row_key] != entry]
+
+    # --- judging ---------------------------------------------------------------------------------------------------------
+
+    def _settled(self, suspects: Sequence[tuple[bytes, Entry | None]]) -> Iterator[Difference]:
+        """The differences among suspects; each is looked at until its row stands still."""
+        for row_key, suspect in suspects:
+            shard = shard_of(row_key, self._datastore.shards)
+            for _ in range(_LOOKS_MAX):
+                end = self._datastore.engine.heads([shard])[shard].watermark
+                self._wait_for(shard, end)
+                wanted = self._wanted(shard, [row_key], end)[row_key]
+                places = {entry.place[0]: entry for entry in (wanted, suspect) if entry is not None}
+                found = self._found(places.values())
+                now = self._datastore.engine.heads([shard])[shard].watermark
+                if self._wanted(shard, [row_key], now)[row_key] == wanted:
+                    yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places])
+                    break
+            else:
+                self.report.unsettled += 1
+
+    def _judged(self, row_key: bytes, wanted: Entry | None, found: Sequence[Entry | None]) -> Iterator[Difference]:
+        place = wanted.values[0] if wanted is not None else None
+        live = [entry for entry in found if entry is not None and entry.live]
+        if wanted is not None and not any(entry.values[0] == place for entry in live):
+            blocked = next((entry for entry in found if entry is not None and entry.values[0] == place), None)
+            yield Difference("missing", row_key, self._version.shard_of_value(wanted.place[0]), blocked, wanted)
+        for entry in live:
+            if entry == wanted:
+                continue
+            kind: Kind = "stale" if entry.values[0] == place or self._was_at(row_key, entry.place[0]) else "invented"
+            yield Difference(kind, row_key, self._version.shard_of_value(entry.place[0]), entry, wanted)
+
+    def _was_at(self, row_key: bytes, value: Encoded) -> bool:
+        """Whether a cell of the row ever named the place: rare, so the row's log is read."""
+        shard = shard_of(row_key, self._datastore.shards)
+        head = self._datastore.engine.heads([shard])[shard]
+        location = head.log_start
+        while cells := self._datastore.engine.scan(shard, location, _CELLS):
+            location = cells[-1].added_id + 1
+            for cell in cells:
+                if cell.row_key == row_key and self._version.column_number(cell.column_name) == 0 and self._version.values_of(0, cell)[0] == value:
+                    return True
+        return False
+
+    def _wanted(self, shard: int, row_keys: Sequence[bytes], end: int) -> dict[bytes, Entry | None]:
+        """The entries that rows should have by their cells below a location."""
+        cells = self._store.latest_before(shard, row_keys, self._version.definition.columns, end) if row_keys else []
+        views = self._version.views(cells)
+        return {row_key: self._version.entry_of(views.get(row_key, RowView([], {}))) for row_key in row_keys}
+
+    def _found(self, places: Iterable[Entry | None]) -> dict[tuple[Encoded, bytes], Entry]:
+        """What is at these entries' places."""
+        wanted = [(self._version.shard_of_value(entry.place[0]), *entry.place) for entry in places if entry is not None]
+        return {entry.place: entry for entry in self._store.find(self._version.table, wanted) if entry is not None} if wanted else {}
+
+    def _wait_for(self, shard: int, location: int) -> None:
+        deadline_s = time.monotonic() + self._wait_s
+        while self._positions(self._version.group).get(shard, 0) < location:
+            if time.monotonic() > deadline_s:
+                raise StorageUnavailable(
+                    f"index {self._version.definition.table!r} has not come to {location} in shard {shard} within {self._wait_s:.0f} s: "
+                    "is an index worker running?"
+                )
+            time.sleep(0.01)
+
+    # --- mending ---------------------------------------------------------------------------------------------------------
+
+    def repair(self, difference: Difference) -> None:
+        """Mends one difference. Raises Unavailable."""
+        if difference.found is not None:
+            self._store.remove(self._version.table, {difference.shard: [difference.found]})
+            failpoint("index.repair.between")
+        if difference.wanted is not None:
+            self._store.apply(self._version.table, self._version.by_shard([difference.wanted]))

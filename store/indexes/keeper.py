@@ -1,0 +1,50 @@
+"""Keeps the entries of one index version: from cells of a shard's log to entries, wherever these belong.
+
+A batch holds **all** cells of the indexed columns between its first and its last location; of what came before, the latest of each row is read. So the entries
+that are written follow from a prefix of the log (see :mod:`store.indexes.version`). Crash points:
+
+    before the entries are written             nothing: the batch runs again
+    between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
+    after the tombstones, before the save      the batch runs again and changes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from store.cells import StoredCell
+from store.engines.index_contract import IndexStore
+from store.failpoints import declare, failpoint
+from store.indexes.version import IndexVersion, UnfitValue
+
+declare("index.before_entries", "index.before_tombstones", "index.after_tombstones")
+
+
+class IndexKeeper:
+    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type."""
+
+    def __init__(self, version: IndexVersion, store: IndexStore, on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None) -> None:
+        self._version = version
+        self._store = store
+        self._on_unfit = on_unfit
+
+    def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
+        """Brings the entries of these cells' rows up to the last of them. Raises Unavailable, DataDamaged."""
+        version = self._version
+        row_keys = list({cell.row_key: None for cell in cells})
+        before = self._store.latest_before(shard, row_keys, version.definition.columns, cells[0].added_id)
+        entries, tombstones, unfit = [], [], list[UnfitValue]()
+        for view in version.views([*before, *cells]).values():
+            entry = version.entry_of(view, unfit)
+            if entry is not None:
+                entries.append(entry)
+            tombstones += version.left_places(view, entry)
+        failpoint("index.before_entries")
+        if entries:
+            self._store.apply(version.table, version.by_shard(entries))
+        if tombstones:
+            failpoint("index.before_tombstones")
+            self._store.apply(version.table, version.by_shard(tombstones))
+            failpoint("index.after_tombstones")
+        if unfit:
+            self._on_unfit(unfit)

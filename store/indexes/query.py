@@ -1,0 +1,261 @@
+"""Answers queries of an index, and remembers for a moment which version is current.
+
+**Fresh** (the default): every entry is checked against the ref keys of the row's current cells, and made anew where they are others. What does not meet the
+filters any more is left out; what the index does not hold *yet* is not found (``wait_for`` is for that). Rows come in the order of what the index held.
+**Fast**: entries as they are. Both go on while a master is away, from a minion.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from store.api import ReadFrom
+from store.cells import Cell
+from store.datastore import Datastore, cell_from_stored, check_read_from
+from store.engines.contract import LocatedCell
+from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
+from store.errors import InvalidRequest, StorageUnavailable
+from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
+from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
+from store.indexes.values import decode
+from store.indexes.version import IndexVersion, RowView
+from store.sharding import shards_of
+
+REMEMBERED_S: Final = 1.0
+"""How long it is remembered which version of an index is current. A version that was replaced is kept on for longer than that."""
+
+_POLL_S: Final = 0.002
+_POLL_MAX_S: Final = 0.05
+
+Positions = Callable[[str], Mapping[int, int]]
+"""Of a trigger group by shard: the location that it has come to."""
+
+
+class Indexes:
+    """The indexes of a datastore. Any number of threads. ``positions`` is needed for ``wait_for`` alone."""
+
+    def __init__(self, datastore: Datastore, positions: Positions | None = None) -> None:
+        self._datastore = datastore
+        self.positions = positions
+        self.catalog = Catalog(datastore.state, datastore.name)
+        self._remembered: dict[str, tuple[float, IndexVersion]] = {}
+
+    def version(self, record: VersionRecord) -> IndexVersion:
+        """What reads and writes the entries of a version."""
+        return IndexVersion(record.definition, record.number, self._datastore.shards)
+
+    def current(self, name: str) -> IndexVersion:
+        """The version that queries are answered from. Raises NotFound; StorageUnavailable while the first one is being built."""
+        remembered = self._remembered.get(name)
+        if remembered is not None and time.monotonic() < remembered[0]:
+            return remembered[1]
+        record = self.catalog.get(name)
+        version = self.version(_current(record))
+        if remembered is not None and remembered[1].number == version.number:
+            version = remembered[1]
+        self._remembered[name] = time.monotonic() + REMEMBERED_S, version
+        return version
+
+    def query(
+        self,
+        name: str,
+        shard_value: Any,
+        where: Sequence[Filter] = (),
+        *,
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+        fields: Sequence[str] | None = None,
+        columns: Sequence[str] | Literal["*"] | None = None,
+        mode: Literal["fresh", "fast"] = "fresh",
+        read_from: ReadFrom = "master",
+        wait_for: object = None,
+        wait_s: float = WAIT_S,
+    ) -> IndexPage:
+        """See :meth:`store.api.CellStore.query_index`."""
+        version = self.current(name)
+        request = checked_request(
+            version.definition,
+            version.number,
+            shard_value=shard_value,
+            where=where,
+            order_by=order_by,
+            descending=descending,
+            limit=limit,
+            cursor=cursor,
+            fields=fields,
+            columns=columns,
+            mode=mode,
+            read_from=check_read_from(read_from),
+        )
+        self._wait_for(name, check_wait_for(wait_for, self._datastore.shards), check_wait_s(wait_s))
+        return _Query(self._datastore, version, request).page()
+
+    def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
+        """What of these locations (by shard) the index has not come past, told; None when nothing."""
+        if self.positions is None:
+            raise InvalidRequest("wait_for: this datastore was opened without the coordination that knows how far its indexes are")
+        reached = self.positions(self.current(name).group)
+        for shard, added_id in locations.items():
+            if reached.get(shard, 0) <= added_id:
+                return f"index {name!r} has come to {reached.get(shard, 0)} in shard {shard}, not past {added_id}"
+        return None
+
+    def waits(self, wait_s: float) -> Iterator[float]:
+        """Pauses between two looks at :meth:`behind`, in seconds, for so long."""
+        deadline_s, pause_s = time.monotonic() + wait_s, _POLL_S
+        while time.monotonic() < deadline_s:
+            yield pause_s
+            pause_s = min(_POLL_MAX_S, pause_s * 1.5)
+
+    def _wait_for(self, name: str, locations: Mapping[int, int], wait_s: float) -> None:
+        if not locations or not (told := self.behind(name, locations)):
+            return
+        for pause_s in self.waits(wait_s):
+            time.sleep(pause_s)
+            if not (told := self.behind(name, locations)):
+                return
+        raise StorageUnavailable(f"{told} within {wait_s} s")
+
+
+class _Query:
+    """One call."""
+
+    def __init__(self, datastore: Datastore, version: IndexVersion, request: IndexRequest) -> None:
+        self._datastore = datastore
+        self._store = datastore.engine.indexes
+        self._version = version
+        self._request = request
+        self._stale = False
+
+    def page(self) -> IndexPage:
+        request = self._request
+        rows: list[IndexRow] = []
+        after, more = request.after, True
+        while more and len(rows) < request.limit:
+            wanted = request.limit - len(rows)
+            entries = self._entries(after, wanted + 1)
+            more = len(entries) > wanted
+            entries = entries[:wanted]
+            rows += self._rows(entries)
+            if entries:
+                after = self._place(entries[-1])
+        cursor = cursor_text(request, self._version.number, after) if more and after is not None else None
+        return IndexPage(rows, cursor, self._version.number, self._stale)
+
+    def _entries(self, after: tuple[Encoded | None, bytes] | None, limit: int) -> list[Entry]:
+        request, version = self._request, self._version
+        selects = [
+            EntrySelect(version.shard_of_value(value), value, request.conditions, request.order, request.descending, after, limit)
+            for value in request.shard_values
+            if after is None or request.order != 0 or self._is_behind(value, after)
+        ]
+        if request.order == 0 and after is not None:
+            # Of the shard value where the last page ended, what is behind its row key; of the others all.
+            selects = [each if each.value == after[0] else replace_after(each) for each in selects]
+        found = self._store.select(version.table, selects, request.read_from)
+        if len(found) == 1:
+            return found[0]
+        return list(islice(heapq.merge(*found, key=self._sort_key, reverse=request.descending), limit))
+
+    def _is_behind(self, value: Encoded, after: tuple[Encoded | None, bytes]) -> bool:
+        last: Any = after[0]
+        here: Any = value
+        return bool(here <= last if self._request.descending else here >= last)
+
+    def _place(self, entry: Entry) -> tuple[Encoded | None, bytes]:
+        order = self._request.order
+        return (None if order is None else entry.values[order]), entry.row_key
+
+    def _sort_key(self, entry: Entry) -> Any:
+        value, row_key = self._place(entry)
+        return (False, 0, row_key) if value is None else (True, value, row_key)
+
+    def _rows(self, entries: Sequence[Entry]) -> list[IndexRow]:
+        request = self._request
+        if not entries or not (request.fresh or request.columns is None or request.columns):
+            return [self._row(entry, []) for entry in entries]
+        current = self._current(entries)
+        rows = []
+        for entry in entries:
+            cells = current.get(entry.row_key, [])
+            seen = self._as_it_is(cells, entry) if request.fresh else entry
+            if seen is None or seen.values[0] != entry.values[0] or not all(meets(seen, each) for each in request.conditions):
+                continue
+            rows.append(self._row(seen, cells))
+        return rows
+
+    def _current(self, entries: Sequence[Entry]) -> dict[bytes, list[LocatedCell]]:
+        request = self._request
+        columns = None
+        if request.columns is not None:
+            columns = list(dict.fromkeys([*(self._version.definition.columns if request.fresh else ()), *request.columns]))
+        by_shard: dict[int, list[bytes]] = {}
+        row_keys = list({entry.row_key: None for entry in entries})
+        for row_key, shard in zip(row_keys, shards_of(row_keys, self._datastore.shards), strict=True):
+            by_shard.setdefault(shard, []).append(row_key)
+        found = self._datastore.engine.indexes.current(by_shard, columns, request.read_from)
+        self._stale |= any(cell.stale for cells in found.values() for cell in cells)
+        return found
+
+    def _as_it_is(self, cells: Sequence[LocatedCell], entry: Entry) -> Entry | None:
+        """The entry as it follows from the current cells; the same where these are the cells that it was made of, for cells never change."""
+        refs: list[int | None] = [None] * len(entry.refs)
+        for each in cells:
+            if (number := self._version.column_number(each.cell.column_name)) is not None:
+                refs[number] = each.cell.ref_key
+        if tuple(refs) == entry.refs:
+            return entry
+        view = self._version.views([each.cell for each in cells])
+        return self._version.entry_of(next(iter(view.values()), RowView([], {})))
+
+    def _row(self, entry: Entry, cells: Sequence[LocatedCell]) -> IndexRow:
+        definition, asked = self._version.definition, self._request.columns
+        fields = {}
+        for position in self._request.fields:
+            value = entry.values[position]
+            fields[definition.fields[position].name] = None if value is None else decode(definition.fields[position].type, value)
+        shown: dict[str, Cell] = {
+            each.cell.column_name: cell_from_stored(each.shard, each.cell, stale=each.stale)
+            for each in sorted(cells, key=lambda each: each.cell.column_name)
+            if asked is None or each.cell.column_name in asked
+        }
+        return IndexRow(UUID(bytes=entry.row_key), fields, shown)
+
+
+def replace_after(select: EntrySelect) -> EntrySelect:
+    """The same from its first entry on."""
+    return select._replace(after=None)
+
+
+def meets(entry: Entry, condition: Condition) -> bool:
+    """Whether an entry meets a condition, as the SQL statement would say. A missing field meets none."""
+    value: Any = entry.values[condition.field]
+    if value is None:
+        return False
+    if condition.operator == "in":
+        return value in condition.values
+    other: Any = condition.values[0]
+    return bool(_COMPARISONS[condition.operator](value, other))
+
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": lambda value, other: value == other,
+    "!=": lambda value, other: value != other,
+    "<": lambda value, other: value < other,
+    "<=": lambda value, other: value <= other,
+    ">": lambda value, other: value > other,
+    ">=": lambda value, other: value >= other,
+}
+
+
+def _current(record: IndexRecord) -> VersionRecord:
+    if record.current is None:
+        raise StorageUnavailable(f"index {record.name!r} is still being built (cellfeed index status tells how far it is)")
+    return record.current

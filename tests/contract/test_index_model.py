@@ -1,0 +1,189 @@
+"""A state machine over the entries of an index against the cells, over every engine: cells in any order of ref keys, a keeper that crashes at each
+failpoint and runs batches again, and another one that was paused with an old batch and writes it late. When the index is at the end of every log, it is what
+the cells say (I18)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from store.cells import NewCell, StoredCell, new_cell
+from store.engines.contract import Engine
+from store.engines.index_contract import Entry
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.engines.sqlite import SqliteEngine
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from store.indexes.definition import parse_definition
+from store.indexes.keeper import IndexKeeper
+from store.indexes.version import IndexVersion, RowView
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+
+SHARDS = 3
+DEFINITION = parse_definition(
+    """
+table: by_driver
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: driver, type: string}, {field: n, type: int}]
+  - column_key: STATUS
+    fields: [{field: state.name, type: string}]
+"""
+)
+BODIES = st.one_of(
+    st.builds(lambda driver, n: {"driver": driver, "n": n}, st.sampled_from(["ann", "bob", "eve"]), st.sampled_from([1, 2, "unfit", None])),
+    st.just({"n": 3}),
+    st.just({"driver": 5}),
+)
+CELLS = st.one_of(
+    st.builds(lambda row, ref, body: new_cell(UUID(int=row), "BASE", ref, body), st.integers(0, 2), st.integers(-4, 4), BODIES),
+    st.builds(
+        lambda row, ref, name: new_cell(UUID(int=row), "STATUS", ref, {"state": {"name": name}}), st.integers(0, 2), st.integers(0, 4), st.sampled_from("xyz")
+    ),
+    st.builds(lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}), st.integers(0, 2), st.integers(0, 2)),
+)
+PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")))
+
+
+class IndexMachine(RuleBasedStateMachine):
+    kind: str
+    url: str | None = None
+
+    @initialize()
+    def open(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-index-"))
+        self.engine: Engine = (
+            SqliteEngine(self.directory, "trips", SHARDS) if self.url is None else MySqlEngine(MySqlServer(self.url), "trips", SHARDS, create=True)
+        )
+        self.version = IndexVersion(DEFINITION, 1, SHARDS)
+        self.engine.indexes.create(self.version.table)
+        self.keeper = IndexKeeper(self.version, self.engine.indexes)
+        self.saved = [0] * SHARDS
+        self.paused: list[dict[int, list[Entry]]] = []
+
+    def teardown(self) -> None:
+        clear_failpoints()
+        if hasattr(self, "engine"):
+            self.engine.close()
+            shutil.rmtree(self.directory)
+            if self.url is not None:
+                server = MySqlServer(self.url)
+                with server.connection() as connection:
+                    for database in ("trips_meta", *(f"trips_{shard:04d}" for shard in range(SHARDS))):
+                        connection.query(f"DROP DATABASE {database}")
+                server.close()
+
+    @rule(cells=st.lists(CELLS, min_size=1, max_size=5))
+    def put(self, cells: list[NewCell]) -> None:
+        self.engine.put(cells)
+
+    def batch(self, shard: int, count: int) -> list[StoredCell]:
+        return [cell for cell in self.engine.scan(shard, self.saved[shard], count) if cell.column_name in DEFINITION.columns]
+
+    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
+    def keep(self, shard: int, count: int, save: bool) -> None:
+        scanned = self.engine.scan(shard, self.saved[shard], count)
+        if cells := self.batch(shard, count):
+            self.keeper.apply(shard, cells)
+        if save and scanned:
+            self.saved[shard] = scanned[-1].added_id + 1
+
+    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), place=st.sampled_from(PLACES), at_pass=st.integers(1, 2))
+    def keep_and_crash(self, shard: int, count: int, place: str, at_pass: int) -> None:
+        cells = self.batch(shard, count)
+        if not cells:
+            return
+        set_failpoint(place, "raise", at_pass)
+        with suppress(FailpointReached):
+            self.keeper.apply(shard, cells)
+        clear_failpoints()
+
+    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), part=st.booleans())
+    def pause(self, shard: int, count: int, part: bool) -> None:
+        """Another keeper has come to the same place, has read what it needs, and is paused before its writes."""
+        cells = self.batch(shard, count)
+        if not cells:
+            return
+        late = _Recorder(self.engine.indexes)
+        IndexKeeper(self.version, late).apply(shard, cells)  # type: ignore[arg-type]
+        self.paused += late.writes[: 1 if part else None]
+
+    @rule(data=st.data())
+    def wake_up(self, data: st.DataObject) -> None:
+        if self.paused:
+            entries = self.paused.pop(data.draw(st.integers(0, len(self.paused) - 1)))
+            if entries:
+                self.engine.indexes.apply(self.version.table, entries)
+
+    @invariant()
+    def the_index_is_what_the_cells_say_once_it_has_come_to_the_end(self) -> None:
+        heads = self.engine.heads()
+        if any(self.saved[shard] < heads[shard].watermark for shard in range(SHARDS)):
+            return
+        assert self.found() == self.expected()
+
+    @rule()
+    def catch_up(self) -> None:
+        for shard in range(SHARDS):
+            while cells := self.engine.scan(shard, self.saved[shard], 100):
+                if wanted := [cell for cell in cells if cell.column_name in DEFINITION.columns]:
+                    self.keeper.apply(shard, wanted)
+                self.saved[shard] = cells[-1].added_id + 1
+
+    def found(self) -> dict[bytes, Entry]:
+        live = [(shard, entry) for shard in range(SHARDS) for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000) if entry.live]
+        assert all(self.version.shard_of_value(entry.place[0]) == shard for shard, entry in live)
+        assert len({entry.row_key for _, entry in live}) == len(live)
+        return {entry.row_key: entry for _, entry in live}
+
+    def expected(self) -> dict[bytes, Entry]:
+        rows: dict[bytes, Entry] = {}
+        for row in range(3):
+            cells = [each.cell for each in self.engine.row([UUID(int=row).bytes])[0]]
+            view = self.version.views(cells).get(UUID(int=row).bytes, RowView([], {}))
+            if (entry := self.version.entry_of(view)) is not None:
+                rows[entry.row_key] = entry
+        return rows
+
+
+class _Recorder:
+    """Reads through, and keeps what is to be written."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.writes: list[dict[int, list[Entry]]] = []
+
+    def latest_before(self, *arguments: Any) -> Any:
+        return self._store.latest_before(*arguments)
+
+    def apply(self, _table: object, entries: dict[int, list[Entry]]) -> None:
+        self.writes.append(entries)
+
+
+def test_sqlite_index_is_what_the_cells_say() -> None:
+    class SqliteMachine(IndexMachine):
+        kind = "sqlite"
+
+    run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.integration
+@pytest.mark.xdist_group("mariadb")
+def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
+    class MySqlMachine(IndexMachine):
+        kind = "mysql"
+        url = empty_mariadb.url
+
+    assert local_mariadb.why_not() is None
+    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None))

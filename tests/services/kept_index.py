@@ -1,0 +1,51 @@
+"""An index that an index worker keeps while a test runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from bridge.coordination.contract import Coordinator
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.indexes.groups import index_positions
+from bridge.indexes.worker import IndexWorker
+from store.datastore import Datastore
+from store.indexes.definition import IndexDefinition
+from store.indexes.version import IndexVersion
+from tests.services.waiting import wait_until
+
+
+@contextmanager
+def index_worker(datastore: Datastore, name: str = "keeper") -> Iterator[Coordinator]:
+    """A worker for all indexes of the datastore, in this process."""
+    stop = threading.Event()
+    with closing(StoreCoordinator(datastore.state)) as coordinator:
+        datastore.indexes.positions = index_positions(coordinator, datastore.name)
+        thread = threading.Thread(target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,))
+        thread.start()
+        try:
+            yield coordinator
+        finally:
+            stop.set()
+            thread.join()
+
+
+def made_index(datastore: Datastore, definition: IndexDefinition) -> IndexVersion:
+    """Makes an index, and waits until a worker has built it."""
+    record = datastore.indexes.catalog.create(definition)
+    built(datastore, definition.table, record.number)
+    return datastore.indexes.version(record)
+
+
+def built(datastore: Datastore, name: str, number: int) -> None:
+    """Waits until queries are answered from this version."""
+    wait_until(lambda: (now := datastore.indexes.catalog.get(name).current) is not None and now.number == number, f"{name} v{number} is built", 100)
+
+
+def caught_up(datastore: Datastore, version: IndexVersion) -> None:
+    """Waits until the index has come to the ends of the logs."""
+    heads = datastore.heads()
+    positions = datastore.indexes.positions
+    assert positions is not None
+    wait_until(lambda: all(positions(version.group).get(shard, 0) >= head.watermark for shard, head in heads.items()), "the index has caught up", 100)

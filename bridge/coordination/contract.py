@@ -10,7 +10,7 @@
         void for ever: no clock is needed to refuse it.
     C5  ``commit_offsets`` under claims is all or nothing, and is refused (StaleWriter) when one of the claims is void: a process that was paused and has
         lost its partitions cannot move an offset when it wakes up. Entries given along (under claims) are decided by the same commit: written for good,
-        or not at all.
+        or not at all. ``delete_offsets`` under claims is refused likewise.
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups do not see each other's offsets.
     C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which can do nothing from then on: its ``renew`` is refused
         (StaleWriter), it neither leads nor claims. Epochs and tokens only rise and are never used twice.
@@ -88,7 +88,9 @@ class Offsets(Protocol):
         """Groups that have offsets, by name."""
         ...
 
-    def delete_offsets(self, group: str) -> None: ...
+    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
+        """Forgets the group's offsets; refused (StaleWriter) as a commit is when one of the claims is void."""
+        ...
 
     def close(self) -> None:
         """Ends what it holds open, its sessions among it."""
@@ -135,6 +137,6 @@ class Coordinator(Offsets, Protocol):
         """Gives partitions back; nothing happens to those whose claim is void."""
         ...
 
-    def owners(self, group: str, topic: str) -> dict[int, str]:
-        """Partition to the member that holds its claim, alive or not."""
+    def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
+        """Partition to the member that holds its claim, alive or not; of all partitions, or of those asked for."""
         ...

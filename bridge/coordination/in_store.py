@@ -165,8 +165,9 @@ class StoreCoordinator:
             for claim in claims:
                 self.release([claim])
 
-    def owners(self, group: str, topic: str) -> dict[int, str]:
-        return {int(_last_part(entry.key)): _holder(entry).member for entry in self._state.list(_claims_prefix(group, topic))}
+    def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
+        held = {int(_last_part(entry.key)): _holder(entry).member for entry in self._state.list(_claims_prefix(group, topic))}
+        return held if partitions is None else {partition: held[partition] for partition in partitions if partition in held}
 
     # --- offsets -----------------------------------------------------------------------------------------------------------
 
@@ -183,10 +184,7 @@ class StoreCoordinator:
         for (topic, partition), offset in offsets.items():
             stamped = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_us)
             write[_offset_key(group, topic, partition)] = _encode(stamped)
-        expect: dict[str, int | None] = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}
-        if self._state.commit(write, expect=expect) is None:
-            lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
-            raise StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
+        self._commit_under(group, write, claims)
 
     def fetch_offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
         if partitions is not None and len(partitions) <= _FEW_PARTITIONS:
@@ -201,8 +199,14 @@ class StoreCoordinator:
     def groups(self) -> list[str]:
         return sorted({unquote(entry.key.split("/")[1]) for entry in self._state.list("offsets/")})
 
-    def delete_offsets(self, group: str) -> None:
-        self._state.commit({entry.key: None for entry in self._state.list(f"offsets/{_quoted(group)}/")})
+    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
+        self._commit_under(group, {entry.key: None for entry in self._state.list(f"offsets/{_quoted(group)}/")}, claims)
+
+    def _commit_under(self, group: str, write: Mapping[str, bytes | None], claims: Sequence[Claim]) -> None:
+        expect: dict[str, int | None] = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}
+        if self._state.commit(write, expect=expect) is None:
+            lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
+            raise StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
 
     # --- leases --------------------------------------------------------------------------------------------------------------
 

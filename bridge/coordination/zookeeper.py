@@ -230,11 +230,12 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         for start in range(0, len(given_back), _CLAIMS_IN_A_TRANSACTION):
             self._release(given_back[start : start + _CLAIMS_IN_A_TRANSACTION])
 
-    def owners(self, group: str, topic: str) -> dict[int, str]:
+    def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
         birth = self._birth(group)
         if birth is None:
             return {}
-        partitions = sorted(int(name) for name in self._base.children(self._paths.claims(group, birth, topic), newest=True))
+        if partitions is None:
+            partitions = sorted(int(name) for name in self._base.children(self._paths.claims(group, birth, topic), newest=True))
         found = self._base.get_many([self._paths.claim(group, topic, partition, birth) for partition in partitions])
         return {partition: _holder(each[0]).member for partition, each in zip(partitions, found, strict=True) if each is not None and each[0]}
 

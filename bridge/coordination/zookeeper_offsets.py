@@ -28,7 +28,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
-from bridge.coordination.zookeeper_client import Check, Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_connection import Connection
 from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
@@ -94,7 +94,7 @@ class ZooKeeperOffsets:
     ) -> None:
         if entries and not claims:
             raise InvalidRequest("entries are committed under a claim")
-        fences = [Check(self._paths.claim(c.group, c.topic, c.partition, birth_of(c.token)), version_of(c.token)) for c in claims]
+        fences = self._fences(claims)
         values: dict[str, bytes] = {}
         for (topic, partition), offset in offsets.items():
             values[self._paths.offset(group, topic, partition)] = str(offset.offset).encode()
@@ -129,12 +129,30 @@ class ZooKeeperOffsets:
         stats = self._base.stats([self._paths.offsets(unquoted(name)) for name in names])
         return sorted(unquoted(name) for name, stat in zip(names, stats, strict=True) if stat is not None and stat.numChildren)
 
-    def delete_offsets(self, group: str) -> None:
+    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
         for parent in (self._paths.details(group), self._paths.offsets(group)):
             partitions = [f"{parent}/{quoted(topic)}/{partition}" for topic, partition in self._listed(parent)]
             self._known.difference_update(partitions)
-            self._base.discard(partitions)
-            self._base.discard([f"{parent}/{topic}" for topic in self._base.children(parent)])
+            self._discard(group, partitions, claims)
+            self._discard(group, [f"{parent}/{topic}" for topic in self._base.children(parent)], claims)
+
+    def _discard(self, group: str, paths: Sequence[str], claims: Sequence[Claim]) -> None:
+        """Each by itself, under the claims."""
+        if not claims:
+            self._base.discard(paths)
+            return
+        fences = self._fences(claims)
+        for path in paths:
+            try:
+                self._base.commit([*fences, Delete(path)])
+            except TransactionRefused as refused:
+                if refused.operation in fences:
+                    raise self._stale(group, claims) from None
+                if not isinstance(refused.error, NoNodeError):
+                    raise Unavailable(f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}") from None
+
+    def _fences(self, claims: Sequence[Claim]) -> list[Check]:
+        return [Check(self._paths.claim(c.group, c.topic, c.partition, birth_of(c.token)), version_of(c.token)) for c in claims]
 
     def finish_entries(self, group: str, birth: int, claim: Claim | None = None) -> None:
         """Writes what is on its way to the state table: all of the group's, or those of one claim's partition."""

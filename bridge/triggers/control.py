@@ -25,6 +25,9 @@ from store.wakeups import poke_about, poke_once
 PREFIX: Final = "triggers/"
 """Of everything that is kept of triggers by group: whoever lists it knows which groups there are."""
 
+EXPORTS: Final = "export/"
+"""Begins the groups of exporters, which pause, tell of themselves and are measured as triggers are."""
+
 OPERATOR: Final = "operator "
 """Begins the names of members that reset offsets: they get no shards."""
 

@@ -182,13 +182,22 @@ def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | No
             return None
 
 
-def lost_offsets(state: StateTable, offsets: Offsets, group: str, topic: str, found: Collection[TopicPartition] | None = None) -> str | None:
-    """As :func:`changed_lineage`, and looks for every shard's offset as well. ``found``: the partitions that have one, where somebody has just looked."""
+def lost_offsets(
+    state: StateTable,
+    offsets: Offsets,
+    group: str,
+    topic: str,
+    found: Collection[TopicPartition] | None = None,
+    shards: Collection[int] | None = None,
+) -> str | None:
+    """As :func:`changed_lineage`, and looks for every shard's offset as well. ``found``: the partitions that have one, where somebody has just looked.
+    ``shards``: only these are looked for, where only they are about to be begun."""
     reason = changed_lineage(state, offsets, group)
-    if reason is None and not offsets.keeps_in_store and (begun := Footholds(state, group, topic).begun()):
-        if found is None:
+    if reason is None and not offsets.keeps_in_store:
+        begun = [shard for shard in Footholds(state, group, topic).begun() if shards is None or shard in shards]
+        if found is None and begun:
             found = offsets.fetch_offsets(group, [(topic, shard) for shard in begun])
-        if missing := [shard for shard in begun if (topic, shard) not in found]:
+        if missing := [shard for shard in begun if (topic, shard) not in (found or ())]:
             return f"the offsets of {len(missing)} shards that it has worked on are gone, for example of shard {missing[0]}"
     return reason
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import msgspec
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.triggers.control import PREFIX, Hold, by_group, group_prefix
+from bridge.triggers.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
 from bridge.triggers.foothold import Footholds, last_known, lost_offsets
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.progress_records import TELL_AGAIN_S, About, Left, WorkerRecord, worker_record
@@ -87,6 +87,13 @@ class LagReader:
 
     def groups(self) -> list[str]:
         """Triggers that have ever run, by name."""
+        return [group for group in self._all() if not group.startswith(EXPORTS)]
+
+    def exports(self) -> list[str]:
+        """The groups of exports that have ever run."""
+        return [group for group in self._all() if group.startswith(EXPORTS)]
+
+    def _all(self) -> list[str]:
         return sorted(by_group(self._datastore.state.list(PREFIX)))
 
     def read(self, group: str, *, looks_max: int | None = None) -> GroupLag:
@@ -135,13 +142,14 @@ class LagReader:
         offsets = {shard: each.offset for shard, each in saved.items()}
         if not coordinator.keeps_in_store:
             offsets = Footholds(state, group, topic).goes_on(offsets)
-        lost = lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
+        # An export goes by what its partitions hold: its offsets can be lost and nothing with them.
+        lost = None if group.startswith(EXPORTS) else lost_offsets(state, coordinator, group, topic, [(topic, shard) for shard in saved])
         members, hold = coordinator.members(group), _hold(entries)
         if hold is not None and hold.member and hold.member not in members:
             hold = None
         owners, assigned = coordinator.owners(group, topic), coordinator.assignment(group)
         waits = waits_because(group, hold, lost, self._parked.stopped_because(group))
-        return saved, offsets, Told(state.now_us(), hold, waits, _records(entries), _left(entries), members, owners, assigned)
+        return saved, offsets, Told(state.now_us(), hold, waits, _records(entries), _left(entries), members, owners, assigned, start_with=_run_command(group))
 
     def _while_away(self, group: str, topic: str, entries: Mapping[str, StateEntry], because: str) -> _Read:
         """The same as far as the datastore knows: by what is kept there, and what its workers say, who have told something lately."""
@@ -155,7 +163,7 @@ class LagReader:
                 offsets[shard] = max(offsets.get(shard, 0), each.location)
                 owners[shard] = member
         waits = waits_because(group, hold, None, self._parked.stopped_because(group))
-        return {}, offsets, Told(now_us, hold, waits, records, _left(entries), sorted(told), owners, {}, because)
+        return {}, offsets, Told(now_us, hold, waits, records, _left(entries), sorted(told), owners, {}, because, _run_command(group))
 
     def _seconds(self, group: str, now_us: int, first: Mapping[int, int], committed: Mapping[int, CommittedOffset], looks_max: int | None) -> dict[int, float]:
         """The age of the first cell behind, of the shards that have one."""
@@ -176,6 +184,10 @@ class LagReader:
                     self._seen[(group, shard)] = first[shard], cell.created_at_us
                     ages[shard] = max(0.0, (now_us - cell.created_at_us) / 1e6)
         return ages
+
+
+def _run_command(group: str) -> str:
+    return f"cellfeed export run {group.removeprefix(EXPORTS)}" if group.startswith(EXPORTS) else "cellfeed triggers run"
 
 
 def _hold(entries: Mapping[str, StateEntry]) -> Hold | None:

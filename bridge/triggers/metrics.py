@@ -76,7 +76,7 @@ class TriggerMetrics(Collector):
     def _look(self) -> None:
         found, away = [], ""
         try:
-            for group in self._reader.groups():
+            for group in (*self._reader.groups(), *self._reader.exports()):
                 found.append(lag := self._reader.read(group, looks_max=CELLS_MAX))
                 if away := lag.away_because:
                     break

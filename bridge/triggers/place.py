@@ -77,9 +77,10 @@ class Place:
         """Whether the coordination has the offset as it is now."""
         return self._progress.location == self._saved
 
-    def is_due(self) -> bool:
-        """Whether there is an offset that could not be saved, and it is time to try again."""
-        return self._progress.location != self._saved and time.monotonic() >= self._save_again_at_s
+    def is_due(self, *, lazily: bool = False) -> bool:
+        """Whether there is an offset that could not be saved (``lazily``: or was not yet), and it is time to do it."""
+        due_at_s = max(self._save_again_at_s, self._saved_at_s + SAVE_EVERY_S) if lazily else self._save_again_at_s
+        return self._progress.location != self._saved and time.monotonic() > due_at_s
 
     def make_sure(self) -> None:
         """Raises StaleWriter when the shard is another worker's by now: after a pause of the whole process the lease may have run out unnoticed."""

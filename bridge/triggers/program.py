@@ -67,6 +67,18 @@ class Trigger:
     order_by_row_key: bool = False
     """Whether later cells of a row key wait behind its parked ones."""
 
+    more_columns: tuple[str, ...] = ()
+    """Columns that it follows besides ``column``, in the one order of the log."""
+
+    saves_lazily: bool = False
+    """Whether an offset may wait to be saved though nothing else is to be done: for functions that lose nothing by running again. A save is a commit, and one
+    behind every cell costs more than running a few cells again."""
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """Whose cells it gets."""
+        return frozenset((self.column, *self.more_columns))
+
     def policy_for(self, kind: type[BaseException]) -> RetryPolicy:
         """The retry policy for an error of that kind."""
         return policy_for(self.retry, kind)

@@ -32,6 +32,8 @@ class Told(msgspec.Struct, frozen=True):
     owners: Mapping[int, str]
     assigned: Mapping[int, str]
     away_because: str = ""
+    start_with: str = "cellfeed triggers run"
+    """The command that starts a worker of the group."""
 
 
 def waits_because(group: str, hold: Hold | None, lost: str | None, stopped: str | None) -> str:
@@ -84,5 +86,5 @@ def _no_worker(shard: int, owner: str, record: WorkerRecord | None, told: Told) 
     if present:
         return f"no worker has it just now: it is being assigned to one of {', '.join(present[:5])}"
     if told.left is not None:
-        return f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the last one: start one with cellfeed triggers run"
-    return "no worker has ever had it: start one with cellfeed triggers run"
+        return f"no worker has it since {when(told.left.at_us)}, when {told.left.member} left as the last one: start one with {told.start_with}"
+    return f"no worker has ever had it: start one with {told.start_with}"

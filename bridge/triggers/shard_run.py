@@ -101,7 +101,7 @@ class ShardRun:
 
     def has_work(self, watermark: int) -> bool:
         """Whether there are cells to run, or an offset that could not be saved and is due to be tried again."""
-        return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due()
+        return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due(lazily=self._trigger.saves_lazily)
 
     def run_chunk(self) -> bool:
         """Works through the next cells; True when there may be more. Raises StaleWriter when the claim is void."""
@@ -115,7 +115,10 @@ class ShardRun:
             self.progress.location = behind
             self._place.save_if_due()
         self._tries.end()
-        self._place.save()
+        if self._trigger.saves_lazily and not self.stop.is_set():
+            self._place.save_if_due()
+        else:
+            self._place.save()
         return self.progress.location > before
 
     def save(self) -> None:

@@ -123,5 +123,10 @@ def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None
     return msgspec.msgpack.decode(entry.value, type=_Settled).locations if entry else None
 
 
+def forget_start(state: StateTable, group: str, topic: str) -> None:
+    """For a group that is done away with."""
+    state.commit({_key(group, topic): None})
+
+
 def _key(group: str, topic: str) -> str:
     return f"starts/{quote(group, safe='')}/{quote(topic, safe='')}"

@@ -58,7 +58,7 @@ class Taking:
         """Runs for those of the shards that could be had. Raises Unavailable, and InvalidLocation when the group is to start at places that are not there."""
         topic = self._datastore.name
         starts = self._start.locations()
-        held = self._coordinator.owners(session.group, topic)
+        held = self._coordinator.owners(session.group, topic, shards)
         claims = self._coordinator.claim(session, topic, shards)
         if not claims:
             return {}

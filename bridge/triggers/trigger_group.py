@@ -45,7 +45,8 @@ _LOOK_SOON_S: Final = 0.05
 """Shortest time between two looks that others have told to: while shards change hands there are many."""
 
 _CLAIM_AGAIN_S: Final = 0.2
-"""How soon a shard whose holder is about to let go of it is tried again."""
+"""How soon shards whose holders are about to let go of them are tried again; twice as long after each try in vain, because a poke tells of those that were let
+go, and to look at the claims of hundreds of shards is work."""
 
 _CONTROL_LOOK_S: Final = 1.0
 """How often what operators have asked for is looked at when no poke tells of it."""
@@ -67,6 +68,7 @@ class TriggerGroup:
         self._working: dict[int, Future[None]] = {}
         self._look_at_s = 0.0
         self._looked_at_s = float("-inf")
+        self._claim_again_s = _CLAIM_AGAIN_S
         self._epoch = -1
         self._retry_at_s = time.monotonic() + trigger.parked_retry_s
         self._retry_due: dict[int, bool] = {}
@@ -84,7 +86,7 @@ class TriggerGroup:
         self._hold: Hold | None = None
         """Why operators have the group stand aside."""
         function = getattr(trigger.function, "__qualname__", type(trigger.function).__qualname__)
-        self._teller = ProgressTeller(datastore.state, trigger.group, name, trigger.column, function)
+        self._teller = ProgressTeller(datastore.state, trigger.group, name, ", ".join((trigger.column, *trigger.more_columns)), function)
 
     def progress(self) -> dict[int, Progress]:
         """Per shard that this worker owns."""
@@ -122,8 +124,10 @@ class TriggerGroup:
         self._give_back()
         if missing := sorted(mine - set(self._runs)):
             self._begin(missing)
+        in_vain = missing and self._runs.keys().isdisjoint(missing)
+        self._claim_again_s = 2 * self._claim_again_s if in_vain else _CLAIM_AGAIN_S
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
-            self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
+            self._look_at_s = now_s + min(self._claim_again_s, session.ttl_s / _LOOKS_IN_A_LEASE)
         self._look_at_parked()
 
     def hear(self, told: Collection[bytes]) -> None:
@@ -216,7 +220,10 @@ class TriggerGroup:
     def _begin(self, shards: Sequence[int]) -> None:
         """Claims shards and begins on those that could be had, at the offsets as they are under the claim."""
         session, topic = self.standing.session, self._datastore.name
-        if uses_footholds(self._coordinator) and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic)) is not None:
+        if (
+            uses_footholds(self._coordinator)
+            and (reason := lost_offsets(self._datastore.state, self._coordinator, session.group, topic, shards=set(shards))) is not None
+        ):
             self._stand_still(reason)
             return
         self._runs |= self._taking.take(session, shards)

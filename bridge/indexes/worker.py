@@ -1,0 +1,135 @@
+"""The index worker: keeps every version of every index that the catalog names, each by a trigger worker of its own, and switches to versions that are complete.
+
+Any number of these run at once and share the shards of every index. A worker looks at the catalog again and again, so an index that is made is begun within
+``LOOK_S``, and one that is dropped is left alone. Killed at any time: the trigger runtime goes on from the saved locations, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.coordination.contract import Coordinator
+from bridge.indexes.groups import Throttle, index_positions, index_trigger
+from bridge.indexes.unfit import UnfitCounter
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.worker import LEASE_S, run_trigger_worker
+from store.datastore import Datastore
+from store.errors import CellfeedError
+from store.indexes.catalog import BUILDING, Catalog, VersionRecord
+from store.indexes.keeper import IndexKeeper
+from store.indexes.version import IndexVersion
+
+_log = logging.getLogger("cellfeed.indexes")
+
+LOOK_S: Final = 0.5
+"""How often the catalog is looked at, in seconds."""
+
+THREADS: Final = 8
+"""Shards of one version that a worker brings on at the same time."""
+
+
+@dataclass
+class _Kept:
+    """A version that this worker keeps."""
+
+    record: VersionRecord
+    stop: threading.Event
+    thread: threading.Thread
+
+
+class IndexWorker:
+    """See the module. ``name`` is unique among the workers alive. ``only``: this index alone, for whoever builds one by hand."""
+
+    def __init__(self, datastore: Datastore, coordinator: Coordinator, name: str, *, lease_s: float = LEASE_S, only: str | None = None) -> None:
+        self._datastore = datastore
+        self._coordinator = coordinator
+        self._name = name
+        self._lease_s = lease_s
+        self._only = only
+        self._catalog = Catalog(datastore.state, datastore.name)
+        self._kept: dict[str, _Kept] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Blocks until ``stop`` is set; then drains."""
+        try:
+            while not stop.is_set():
+                try:
+                    self.look()
+                except CellfeedError as error:
+                    _log.warning("the catalog of indexes cannot be read just now: %s", error)
+                stop.wait(LOOK_S)
+        finally:
+            self.close()
+
+    def look(self) -> None:
+        """Begins what the catalog says is to be kept, ends what is not, and switches to what is complete."""
+        now_us = self._catalog.now_us()
+        wanted: dict[str, VersionRecord] = {}
+        for record in self._catalog.all():
+            if self._only in (None, record.name):
+                for version in record.versions:
+                    if version.is_kept(now_us):
+                        wanted[f"{record.name}-v{version.number}"] = version
+        for key, kept in list(self._kept.items()):
+            other = key not in wanted or wanted[key].cells_per_s != kept.record.cells_per_s
+            if other or not kept.thread.is_alive():
+                self._end(key)
+        for key, version in wanted.items():
+            if key not in self._kept:
+                self._begin(key, version)
+            elif version.state == BUILDING and is_complete(self._datastore, self._coordinator, version):
+                switch(self._catalog, version)
+
+    def close(self) -> None:
+        """Gives all shards back."""
+        for kept in self._kept.values():
+            kept.stop.set()
+        for key in list(self._kept):
+            self._end(key)
+
+    def _end(self, key: str) -> None:
+        kept = self._kept.pop(key)
+        kept.stop.set()
+        kept.thread.join()
+
+    def _begin(self, key: str, record: VersionRecord) -> None:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._keep, args=(f"{self._name}-{key}", record, stop), name=f"index-{key}", daemon=True)
+        self._kept[key] = _Kept(record, stop, thread)
+        thread.start()
+
+    def _keep(self, worker: str, record: VersionRecord, stop: threading.Event) -> None:
+        try:
+            version = IndexVersion(record.definition, record.number, self._datastore.shards)
+            store = self._datastore.engine.indexes
+            store.create(version.table)
+            unfit = UnfitCounter(self._datastore.state, version.group, worker)
+            keeper = IndexKeeper(version, store, unfit.count)
+            trigger = index_trigger(version, keeper, Throttle(record.cells_per_s))
+            try:
+                run_trigger_worker([trigger], self._datastore, self._coordinator, worker, stop, lease_s=self._lease_s, threads=THREADS)
+            finally:
+                with suppress(CellfeedError):
+                    unfit.tell()
+        except CellfeedError as error:
+            _log.warning("index %s v%d is begun again in a moment: %s", record.definition.table, record.number, error)
+        except Exception:
+            _log.exception("index %s v%d is begun again in a moment", record.definition.table, record.number)
+
+
+def is_complete(datastore: Datastore, coordinator: Coordinator, record: VersionRecord) -> bool:
+    """Whether a version has all that was in the logs when this was asked, and nothing of it is parked."""
+    version = IndexVersion(record.definition, record.number, datastore.shards)
+    heads = datastore.heads()
+    reached = index_positions(coordinator, datastore.name)(version.group)
+    return all(reached.get(shard, 0) >= head.watermark for shard, head in heads.items()) and not ParkedCells(datastore.state).count(version.group)
+
+
+def switch(catalog: Catalog, record: VersionRecord) -> None:
+    """Has queries answered from a version that is complete."""
+    if catalog.switch(record.definition.table, record.number):
+        _log.info("index %s: version %d is complete and answers from now on", record.definition.table, record.number)

@@ -1,0 +1,113 @@
+"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and in bytes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.events.record_headers import LeaderEpochs
+from bridge.export.limits import SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
+from bridge.export.records import OutRecord, RecordEncoder
+from bridge.triggers.parked import ParkedCell
+from store.engines.contract import Engine, Head, LogRange
+
+_CELLS_MIN: Final = 64
+"""Of a transaction, whatever the size of its cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``ends``: where each shard goes on behind it. ``cells``: that were looked at, whether they have a record or not."""
+
+    records: list[OutRecord]
+    ends: dict[int, int]
+    too_large: list[ParkedCell]
+    cells: int
+    read_s: float
+    """When it was begun to be read, by the monotonic clock."""
+
+
+class BatchReader:
+    """Reads the batches of one unit, one after the other. Used by one thread at a time."""
+
+    def __init__(self, engine: Engine, encoder: RecordEncoder, shards: Sequence[int]) -> None:
+        self._engine = engine
+        self._encoder = encoder
+        self._shards = list(shards)
+        self._epochs: dict[int, LeaderEpochs] = {}
+        self._cells_max = TRANSACTION_CELLS_MAX
+
+    def read(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int = TRANSACTION_CELLS_MAX) -> Batch | None:
+        """The next batch from these locations; None when no shard has any cell there. Raises CellfeedError."""
+        begun_s = time.monotonic()
+        ranges = self._ranges(locations, heads, min(cells_max, self._cells_max))
+        if not ranges:
+            return None
+        records: list[OutRecord] = []
+        too_large: list[ParkedCell] = []
+        ends: dict[int, int] = {}
+        cells = bytes_read = 0
+        for wanted, found in zip(ranges, self._engine.scan_many(ranges), strict=True):
+            if not found:
+                continue
+            encoded = self._encoder.encode(wanted.shard, found, self._epochs_of(wanted.shard, heads[wanted.shard].leader_epoch))
+            records += encoded.records
+            too_large += encoded.too_large
+            ends[wanted.shard] = found[-1].added_id + 1
+            cells += len(found)
+            bytes_read += sum(len(record.value) for record in encoded.records)
+            if bytes_read > TRANSACTION_BYTES_MAX:
+                break
+        # Large cells: fewer are read the next time, more again when they are small.
+        self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if bytes_read > TRANSACTION_BYTES_MAX else min(TRANSACTION_CELLS_MAX, self._cells_max * 2)
+        return Batch(records, ends, too_large, cells, begun_s) if ends else None
+
+    def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
+        behind = [(shard, heads[shard].watermark - locations[shard]) for shard in self._shards if heads[shard].watermark > locations[shard]]
+        each = max(SCAN_SHARD_CELLS_MIN, cells_max // len(behind)) if behind else 0
+        ranges: list[LogRange] = []
+        left = cells_max
+        for shard, cells in behind:
+            limit = min(each, cells, left)
+            if limit <= 0:
+                break
+            ranges.append(LogRange(shard, locations[shard], limit))
+            left -= limit
+        if ranges:  # those that had no turn come first the next time
+            last = self._shards.index(ranges[-1].shard) + 1
+            self._shards = self._shards[last:] + self._shards[:last]
+        return ranges
+
+    def _epochs_of(self, shard: int, newest: int) -> LeaderEpochs:
+        known = self._epochs.get(shard)
+        if known is None or known.newest != newest:
+            known = self._epochs[shard] = LeaderEpochs(self._engine.leader_epochs(shard), newest)
+        return known
+
+
+class Throttle:
+    """At most so many cells a second, all units of one process together. Safe to use from several threads."""
+
+    def __init__(self, cells_per_s: int | None) -> None:
+        self.cells_per_s = cells_per_s
+        self._lock = threading.Lock()
+        self._free_at_s = 0.0
+
+    @property
+    def cells_max(self) -> int:
+        """Of one transaction: a tenth of a second's."""
+        return TRANSACTION_CELLS_MAX if self.cells_per_s is None else max(1, self.cells_per_s // 10)
+
+    def wait(self, cells: int, stop: threading.Event) -> None:
+        """Waits until so many cells may be exported, or ``stop`` is set."""
+        if self.cells_per_s is None:
+            return
+        with self._lock:
+            now_s = time.monotonic()
+            begins_s = max(now_s, self._free_at_s)
+            self._free_at_s = begins_s + cells / self.cells_per_s
+        if begins_s > now_s:
+            stop.wait(begins_s - now_s)

@@ -1,0 +1,95 @@
+"""What a configuration says of an export: which view of the log goes to which topic of which cluster, and how."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bridge.events.views import Condition, View
+from bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
+from bridge.triggers.control import EXPORTS
+from store.errors import InvalidRequest
+
+_OURS: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "transactional.id",
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "transaction.timeout.ms",
+        "isolation.level",
+        "group.id",
+        "enable.auto.commit",
+        "enable.partition.eof",
+        "message.max.bytes",
+        "max.in.flight.requests.per.connection",
+    }
+)
+"""Settings of the client that exactly-once rests upon: nobody else sets them."""
+
+
+class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An export: a view of the datastore's log (``column``, ``filter``, ``fields``; all of it without) into ``topic`` of the cluster at ``bootstrap``.
+
+    ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the topic, beside those that the exporter insists on.
+    ``too_large``: what becomes of a record above ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun again.
+    ``registry``: URL of the Schema Registry in which Avro schemas are registered; without it the ids are those of the gateway's registry.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
+    bootstrap: Annotated[str, Meta(min_length=1)]
+    topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = None
+    client: dict[str, str | int | float | bool] = {}
+    format: Literal["avro", "json", "cloudevents"] = "avro"
+    column: str | None = None
+    filter: list[Condition] = []
+    fields: list[str] = []
+    start: Literal["earliest", "latest"] = "earliest"
+    too_large: Literal["park", "claim_check"] = "park"
+    record_bytes_max: Annotated[int, Meta(ge=RECORD_BYTES_MIN, le=RECORD_BYTES_CEILING)] = RECORD_BYTES_MAX
+    on_lost_topic: Literal["refuse", "start_over"] = "refuse"
+    replication_factor: Annotated[int, Meta(ge=-1, le=32_767)] = -1
+    topic_settings: dict[str, str] = {}
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    units: Annotated[int, Meta(ge=1, le=UNITS_MAX)] | None = None
+    cells_per_s: Annotated[int, Meta(ge=1, le=CELLS_PER_S_MAX)] | None = None
+    registry: str | None = None
+    lease_s: Annotated[float, Meta(ge=0.2, le=300)] = LEASE_S
+
+    @property
+    def group(self) -> str:
+        """What coordination, lag and parked cells know it as."""
+        return EXPORTS + self.name
+
+    @property
+    def view(self) -> View:
+        return View(self.column, self.filter, self.fields)
+
+    def topic_of(self, datastore: str) -> str:
+        """The topic's name: as the gateway's for the same cells where none is given."""
+        return self.topic or (datastore if self.column is None else f"{datastore}.{self.column}")
+
+    def fingerprint(self) -> str:
+        """Names what the records are: an export whose records are to be others is another export."""
+        said = msgspec.json.encode([self.view, self.format, self.too_large, self.record_bytes_max], order="deterministic")
+        return sha256(said).hexdigest()[:16]
+
+    def check(self) -> Export:
+        """What no type says. Raises InvalidRequest."""
+        try:
+            self.view.check()
+        except InvalidRequest as error:
+            raise InvalidRequest(f"export {self.name}: {error}") from None
+        if taken := sorted(_OURS & set(self.client)):
+            raise InvalidRequest(f"export {self.name}: client: {taken[0]} is the exporter's own, exactly-once rests upon it; take it out")
+        if self.filter and self.topic is None:
+            raise InvalidRequest(f"export {self.name}: a topic of filtered cells needs a name of its own: topic")
+        if self.registry is not None and self.format != "avro":
+            raise InvalidRequest(f"export {self.name}: registry is for format avro, not {self.format}")
+        if self.registry is not None and not self.registry.startswith(("http://", "https://")):
+            raise InvalidRequest(f"export {self.name}: registry {self.registry!r} is not an http:// or https:// URL")
+        return self

@@ -1,0 +1,239 @@
+"""One export's share in one process: its place in the group, the units that it has, and what is given back.
+
+The group's leader (any of its processes) divides the units; claims are made shard by shard, as for triggers, so whoever looks at a group sees owners,
+offsets and
+lag in the same way. A unit is worked on only while all its shards are claimed. What fences is the transactional id of the unit (``unit_run.py``), so while
+coordination is away everybody goes on with the units that they have.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from bridge.coordination.assignment import balance
+from bridge.coordination.contract import Claim, Coordinator
+from bridge.export.batches import Throttle
+from bridge.export.declaration import Export
+from bridge.export.kafka_clients import admin_of
+from bridge.export.kafka_errors import error_of, words
+from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S
+from bridge.export.records import RecordEncoder
+from bridge.export.schema_ids import schema_id_for
+from bridge.export.settled import settle, settled
+from bridge.export.taking_over import ExportContext
+from bridge.export.topics import ensure_topic
+from bridge.export.unit_run import UnitRun
+from bridge.triggers.control import Control, Hold, poke_of, tell_workers
+from bridge.triggers.place import Progress
+from bridge.triggers.progress_records import ProgressTeller
+from bridge.triggers.standing import Standing
+from bridge.triggers.work_threads import WorkThreads
+from store.datastore import Datastore
+from store.engines.contract import Head
+from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
+
+_log: Final = logging.getLogger("cellfeed.export")
+_LOOKS_IN_A_LEASE: Final = 4
+_LOOK_SOON_S: Final = 0.05
+_CLAIM_AGAIN_S: Final = 0.2
+_CONTROL_LOOK_S: Final = 1.0
+
+
+class ExportGroup:
+    """See the module. Used by the process's main thread."""
+
+    def __init__(self, export: Export, datastore: Datastore, coordinator: Coordinator, name: str) -> None:
+        self.export = export
+        self._datastore = datastore
+        self._coordinator = coordinator
+        self.standing = Standing(coordinator, export.group, name, export.lease_s)
+        self._control = Control(datastore.state, export.group)
+        self._hold: Hold | None = None
+        self._control_at_s = 0.0
+        self._poke = poke_of(export.group)
+        self._teller = ProgressTeller(datastore.state, export.group, name, export.column or "", f"→ {export.topic_of(datastore.name)}")
+        self._runs: dict[int, UnitRun] = {}
+        self._to_give_back: list[Claim] = []
+        self._look_at_s = 0.0
+        self._looked_at_s = float("-inf")
+        self._epoch = -1
+        self._announced = False
+        self._threads = WorkThreads(1)
+        self._preparing: Future[None] | None = None
+        self._prepare_at_s = 0.0
+        self._waits: str = "not started"
+        self.refused: ProtectData | None = None
+        """Why the export cannot begin at all, as long as it is so."""
+        self.context: ExportContext | None = None
+
+    @property
+    def refusal(self) -> ProtectData | None:
+        """Why nothing at all of it can be exported here; None while anything can."""
+        refusals = [run.refused for run in self._runs.values()]
+        return self.refused or (refusals[0] if refusals and all(refusals) else None)
+
+    def progress(self) -> dict[int, Progress]:
+        """By shard that this process has."""
+        return {shard: progress for run in self._runs.values() for shard, progress in run.progress.items()}
+
+    def hear(self, told: Collection[bytes]) -> None:
+        """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
+        if self._poke in told:
+            self._control_at_s = 0.0
+            self._look_at_s = min(self._look_at_s, self._looked_at_s + _LOOK_SOON_S)
+
+    def keep_place(self, heads: Mapping[int, Head]) -> None:
+        """Leads if nobody else does, takes and gives back units. Raises StaleWriter when another process has this one's name; CellfeedError."""
+        if self.standing.superseded is not None:
+            raise self.standing.superseded
+        now_s = time.monotonic()
+        self._collect_ended()
+        if self._stands_aside(now_s) or (context := self._prepared(now_s)) is None:
+            return
+        session = self.standing.session
+        if now_s < self._look_at_s and session.epoch == self._epoch:
+            return
+        self._epoch, self._looked_at_s = session.epoch, now_s
+        self._look_at_s = now_s + session.ttl_s / _LOOKS_IN_A_LEASE
+        units = context.settled.units
+        if self._coordinator.lead(session):
+            self._divide(context)
+        elif not self._announced:
+            tell_workers(self._datastore.state, self.export.group)
+        self._announced = True
+        assigned = self._coordinator.assignment(session.group)
+        mine = {unit for unit in range(units) if assigned.get(unit) == session.member}
+        for unit, run in self._runs.items():
+            if unit not in mine or run.epoch != session.epoch:
+                run.end()
+        self._give_back()
+        for unit in sorted(mine - set(self._runs)):
+            self._begin(context, unit, heads)
+        if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
+            self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
+
+    def tell_heads(self, heads: Mapping[int, Head]) -> None:
+        """New heads of the logs, for all units."""
+        for run in self._runs.values():
+            run.tell(heads)
+
+    def tell(self) -> None:
+        """Tells other processes how far the shards are and why. Raises Unavailable."""
+        if self._teller.is_due():
+            waits = self._waits if self.context is None else None
+            self._teller.tell(str(self._hold) if self._hold is not None else waits, self.progress())
+
+    def drain(self) -> bool:
+        """Asks every unit to end and gives back those that have; True when all are given back and the group is left."""
+        for run in self._runs.values():
+            run.end()
+        self._collect_ended()
+        try:
+            self._give_back()
+            if self._runs:
+                return False
+            self.standing.leave()
+        except Unavailable as error:
+            if self._runs:
+                return False
+            _log.warning("%s is left without a word: its units are free once the session has ended: %s", self.export.group, error)
+        with suppress(Unavailable):
+            self._teller.leave()
+        tell_workers(self._datastore.state, self.export.group)
+        return True
+
+    def close(self) -> None:
+        self._threads.close()
+
+    # --- inside ----------------------------------------------------------------------------------------------------------------
+
+    def _stands_aside(self, now_s: float) -> bool:
+        if now_s >= self._control_at_s:
+            self._control_at_s = now_s + _CONTROL_LOOK_S
+            hold = self._control.holds(self._coordinator)
+            if (hold is None) != (self._hold is None):
+                _log.info("%s %s", self.export.group, f"waits: {hold}" if hold is not None else "goes on")
+                self._look_at_s = 0.0
+            self._hold = hold
+        if self._hold is None:
+            return False
+        for run in self._runs.values():
+            run.end()
+        self._give_back()
+        return True
+
+    def _prepared(self, now_s: float) -> ExportContext | None:
+        """What the units need; None while the topic was not looked at, or is refused."""
+        if self.context is not None or now_s < self._prepare_at_s:
+            return self.context
+        if self._preparing is None:
+            self._preparing = self._threads.submit(self._prepare)
+        elif self._preparing.done():
+            error, self._preparing = self._preparing.exception(), None
+            if error is not None:
+                self._not_prepared(error, now_s)
+        return self.context
+
+    def _prepare(self) -> None:
+        export, datastore = self.export, self._datastore
+        topic, known = export.topic_of(datastore.name), settled(datastore, export.name)
+        facts = ensure_topic(admin_of(export), export, topic, datastore.shards, make=known is None or export.on_lost_topic == "start_over")
+        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, topic))
+        agreed = settle(datastore, export, facts.topic_id)
+        self.context, self.refused = ExportContext(export, datastore, self._coordinator, topic, agreed, encoder, Throttle(export.cells_per_s)), None
+
+    def _not_prepared(self, error: BaseException, now_s: float) -> None:
+        if isinstance(error, ProtectData):
+            self.refused, self._waits, wait_s = error, f"stands still: {error}", REFUSED_LOOK_S
+        elif isinstance(error, KafkaException):
+            self._waits, wait_s = f"waiting: the Kafka cluster: {words(error_of(error))}", BACKOFF_MAX_S / 5
+        elif isinstance(error, CellfeedError):
+            self._waits, wait_s = f"waiting: {error}", BACKOFF_MAX_S / 5
+        else:
+            raise error
+        self._prepare_at_s = now_s + wait_s
+        _log.warning("%s %s", self.export.group, self._waits)
+
+    def _divide(self, context: ExportContext) -> None:
+        session = self.standing.session
+        present = self._coordinator.members(session.group)
+        self._teller.forget_the_long_dead(present)
+        current = self._coordinator.assignment(session.group)
+        if (wanted := balance(context.settled.units, present, current)) != current:
+            with suppress(StaleWriter):  # the lead was lost since: the new leader divides
+                self._coordinator.assign(session, wanted)
+                tell_workers(self._datastore.state, session.group)
+
+    def _begin(self, context: ExportContext, unit: int, heads: Mapping[int, Head]) -> None:
+        session, shards = self.standing.session, context.settled.shards_of(unit)
+        claims = self._coordinator.claim(session, self._datastore.name, shards)
+        if len(claims) < len(shards):
+            self._to_give_back += claims.values()  # its holder is about to let go of it, or its lease to run out
+            self._give_back()
+            return
+        run = self._runs[unit] = UnitRun(context, unit, claims, session.epoch, heads)
+        run.start()
+
+    def _collect_ended(self) -> None:
+        for unit, run in list(self._runs.items()):
+            if not run.has_ended:
+                continue
+            del self._runs[unit]
+            if run.failed is not None:
+                raise run.failed
+            # Kept until given back; a claim that is void is none any more, and nothing happens to it.
+            self._to_give_back += run.claims.values()
+            self._look_at_s = min(self._look_at_s, self._looked_at_s + _CLAIM_AGAIN_S)
+
+    def _give_back(self) -> None:
+        if self._to_give_back:
+            self._coordinator.release(self._to_give_back)
+            self._to_give_back.clear()
+            tell_workers(self._datastore.state, self.export.group)

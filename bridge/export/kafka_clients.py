@@ -1,0 +1,97 @@
+"""The Kafka clients of an export, with the settings that exactly-once rests upon, and those of the configuration."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+
+from bridge.export.declaration import Export
+from bridge.export.limits import CLIENT_QUEUE_KBYTES, KAFKA_CALL_S, TRANSACTION_CELLS_MAX, TRANSACTION_TIMEOUT_S
+
+_log: Final = logging.getLogger("cellfeed.export.client")
+_RECONNECT_MS_MAX: Final = 2_000
+
+
+def transactional_id(export: Export, unit: int) -> str:
+    """Stable for a unit: whoever makes a producer with it fences the one before."""
+    return f"cellfeed-export-{export.name}-{unit}"
+
+
+def producer_of(export: Export, unit: int) -> Producer:
+    """A transactional producer; nothing is asked of the cluster yet."""
+    timeout_ms = int(TRANSACTION_TIMEOUT_S * 1000)
+    own = {
+        "transactional.id": transactional_id(export, unit),
+        "enable.idempotence": True,
+        "acks": "all",
+        "transaction.timeout.ms": timeout_ms,
+        "message.max.bytes": export.record_bytes_max,
+    }
+    defaults = {
+        "linger.ms": 0,
+        "batch.size": min(export.record_bytes_max, 1_000_000),
+        "compression.type": export.compression,
+        "message.timeout.ms": timeout_ms,
+        "queue.buffering.max.kbytes": CLIENT_QUEUE_KBYTES,
+        "queue.buffering.max.messages": 2 * TRANSACTION_CELLS_MAX,
+    }
+    return Producer(_common(export) | defaults | dict(export.client) | own, logger=_log)
+
+
+def consumer_of(export: Export, *, queued_kbytes: int = 16 << 10) -> Consumer:
+    """Reads committed records of partitions that it is assigned; it joins no group and commits nothing."""
+    own = {
+        "group.id": f"cellfeed-export-{export.name}-reader",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+    }
+    defaults = {"queued.max.messages.kbytes": queued_kbytes, "fetch.wait.max.ms": 100, "fetch.message.max.bytes": max(1 << 20, export.record_bytes_max)}
+    return Consumer(_common(export) | defaults | _for_readers(export) | own, logger=_log)
+
+
+def admin_of(export: Export) -> AdminClient:
+    """For looking at the topic, and making it."""
+    return AdminClient(_common(export) | _for_readers(export), logger=_log)
+
+
+def _common(export: Export) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": export.bootstrap,
+        "client.id": f"cellfeed-export-{export.name}",
+        "reconnect.backoff.max.ms": _RECONNECT_MS_MAX,
+        "socket.timeout.ms": int(4 * KAFKA_CALL_S * 1000),
+        "log.connection.close": False,
+        # What keeps an export waiting is told where people look (lag, the process's own log): the client's lines about each attempt say nothing more.
+        "log_level": 2,
+        # Without it the Python client raises a fatal error out of whatever call comes next; each call that concerns it has it from the library anyway.
+        "error_cb": _noted,
+    }
+
+
+def _noted(error: KafkaError) -> None:
+    _log.debug("%s", error)
+
+
+_PRODUCER_ONLY: Final = (
+    "linger.ms",
+    "batch.",
+    "compression.",
+    "queue.buffering.",
+    "retries",
+    "retry.",
+    "message.timeout",
+    "delivery.",
+    "sticky.",
+    "partitioner",
+)
+
+
+def _for_readers(export: Export) -> dict[str, Any]:
+    """The configured settings, without those that only a producer knows: the client warns of each."""
+    return {name: value for name, value in export.client.items() if not name.startswith(_PRODUCER_ONLY)}

@@ -1,0 +1,40 @@
+"""What an error of the Kafka client means for an exporter."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from confluent_kafka import KafkaError, KafkaException
+
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001 (the library's name for a local error)
+
+
+class Verdict(Enum):
+    """What can be done about an error."""
+
+    RETRY = "the same call again"
+    ABORT = "the transaction is to be aborted, the producer goes on"
+    RENEW = "the producer is to be given up and another one made"
+    FENCED = "another exporter has the unit"
+
+
+def error_of(error: KafkaException) -> KafkaError:
+    """The client's error in an exception."""
+    [found] = error.args[:1]
+    return found if isinstance(found, KafkaError) else KafkaError(KafkaError._FAIL, str(found))  # noqa: SLF001
+
+
+def verdict(error: KafkaError) -> Verdict:
+    """By the client's own word, as its documentation of transactions has it; fencing before anything else."""
+    if error.code() in _FENCED:
+        return Verdict.FENCED
+    if error.fatal():
+        return Verdict.RENEW
+    if error.txn_requires_abort():
+        return Verdict.ABORT
+    return Verdict.RETRY if error.retriable() else Verdict.RENEW
+
+
+def words(error: KafkaError) -> str:
+    """One line: the code's name and what the client says of it."""
+    return f"{error.name()}: {' '.join(str(error.str()).split())}"

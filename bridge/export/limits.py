@@ -1,0 +1,74 @@
+"""The exporter's limits: what it holds, how long it waits, how much it does at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNITS_MAX: Final = 64
+"""Units of one export: each has a producer with four threads of its own, and a transaction at a time."""
+
+UNITS: Final = 8
+SHARDS_OF_A_UNIT: Final = 64
+"""Without a setting there is a unit for so many shards, at most UNITS. A transaction costs the broker and us 5 to 20 ms whatever is in it, so few that carry
+much are better than many."""
+
+TRANSACTION_CELLS_MAX: Final = 10_000
+"""Cells of one transaction: what is exported again after a crash, and what readers that wait for commits get at a time."""
+
+TRANSACTION_BYTES_MAX: Final = 8 << 20
+"""Bytes of the values in one transaction. One is sent while the next one is read, so a unit holds twice as much, and what the client queues."""
+
+SCAN_SHARD_CELLS_MIN: Final = 500
+"""Of a unit with many shards that are behind, so many cells of each are read at a time at least: fewer cost a round trip each."""
+
+CLIENT_QUEUE_KBYTES: Final = 64 << 10
+"""Kilobytes that the client library queues of one unit; past them producing waits."""
+
+RECORD_BYTES_MAX: Final = 1_048_588
+"""Kafka's own default for ``max.message.bytes``."""
+
+RECORD_BYTES_MIN: Final = 4_096
+RECORD_BYTES_CEILING: Final = 16 << 20
+RECORD_OVERHEAD_BYTES: Final = 256
+"""What a record batch adds to the one record in it: its head, the names of the headers, lengths."""
+
+TRANSACTION_TIMEOUT_S: Final = 30.0
+"""After how long the broker aborts a transaction whose exporter is gone, if nobody takes its unit over before. Until then readers of commits wait."""
+
+KAFKA_CALL_S: Final = 5.0
+"""How long one call to the cluster waits before it is looked whether the exporter is to end."""
+
+METADATA_S: Final = 15.0
+"""How long a look at topics and their settings may take."""
+
+BACKOFF_FIRST_S: Final = 0.2
+BACKOFF_MAX_S: Final = 5.0
+"""Waits between attempts while the cluster is away; doubling from the first."""
+
+REFUSED_LOOK_S: Final = 5.0
+"""How often a unit that stands still looks whether what keeps it has been mended."""
+
+SAVE_EVERY_S: Final = 0.3
+"""Longest time between a commit in Kafka and the group's offset that follows it. The offset is a mirror: nothing is exported again for its sake."""
+
+IDLE_SAVE_AGAIN_S: Final = 1.0
+"""How soon an offset that could not be saved is tried again."""
+
+TAIL_RECORDS_FIRST: Final = 4
+TAIL_RECORDS_FACTOR: Final = 16
+"""The tail of a partition is looked for in its last few offsets, then in so many times more: behind the last record there may be marks of aborted
+transactions."""
+
+TAIL_READ_S: Final = 60.0
+"""How long the reading of the tails of a unit's partitions may take without any progress."""
+
+DRAIN_S: Final = 30.0
+"""How long an exporter that is asked to stop waits for the transactions under way."""
+
+LEASE_S: Final = 10.0
+"""How long a silent exporter keeps its units: what a kill -9 costs them in time."""
+
+POLL_INTERVAL_S: Final = 0.1
+"""How often the heads are looked at when no wake-up comes."""
+
+CELLS_PER_S_MAX: Final = 10_000_000

@@ -1,0 +1,61 @@
+"""The id of the envelope's Avro schema: what an external Schema Registry calls it, where one is configured, or what the gateway's own registry does."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import urllib3
+
+import schemas
+from bridge.events.registry import ENVELOPE_VERSIONS, SUBJECT_SUFFIX, envelope_schema_id
+from bridge.export.declaration import Export
+from store.errors import ProtectData, Unavailable
+
+_TIMEOUT_S: Final = 10.0
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_ANSWER_BYTES_MAX: Final = 64 << 10
+
+
+class _Registered(msgspec.Struct):
+    id: int
+
+
+_decode: Final = msgspec.json.Decoder(_Registered).decode
+
+
+def schema_id_for(export: Export, topic: str) -> int:
+    """Registers the schema under the topic's subject where a registry is configured (again is no harm: it answers the id that it gave).
+
+    Raises ProtectData when the registry refuses the schema, Unavailable when it does not answer.
+    """
+    if export.format != "avro" or export.registry is None:
+        return envelope_schema_id()
+    return register(export.registry, f"{topic}{SUBJECT_SUFFIX}", schemas.avro_text(ENVELOPE_VERSIONS[-1]))
+
+
+def register(registry: str, subject: str, schema_text: str) -> int:
+    """``POST /subjects/{subject}/versions`` of Confluent's Schema Registry API; the schema's id. User and password may stand in the URL."""
+    parts = urlsplit(registry)
+    headers = {"Content-Type": _CONTENT_TYPE, "Accept": _CONTENT_TYPE}
+    if parts.username:
+        headers |= urllib3.make_headers(basic_auth=f"{parts.username}:{parts.password or ''}")
+    shown = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    url = f"{shown}{parts.path.rstrip('/')}/subjects/{quote(subject, safe='')}/versions"
+    body = json.dumps({"schema": schema_text, "schemaType": "AVRO"}).encode()
+    try:
+        with urllib3.PoolManager(timeout=_TIMEOUT_S, retries=False) as pool:
+            answer = pool.request("POST", url, body=body, headers=headers)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable(f"the Schema Registry at {shown} does not answer: {error}") from error
+    said = answer.data[:_ANSWER_BYTES_MAX]
+    if answer.status >= 500 or answer.status == 429:
+        raise Unavailable(f"the Schema Registry at {shown} answers {answer.status} for subject {subject}: {said[:200]!r}")
+    try:
+        if answer.status == 200:
+            return _decode(said).id
+    except msgspec.MsgspecError as error:
+        raise ProtectData(f"what answers at {shown} is no Schema Registry: {error}") from error
+    raise ProtectData(f"the Schema Registry at {shown} refuses the schema of subject {subject} ({answer.status}): {said[:300].decode(errors='replace')}")

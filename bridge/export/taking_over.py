@@ -1,0 +1,130 @@
+"""Taking a unit over: its topic is looked at, the ends of its partitions are read, and for each shard it is decided where the export goes on.
+
+To be called behind the fence (``unit_producer.py``): then the ends are the ends for good.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from bridge.coordination.contract import Coordinator
+from bridge.events.record_headers import COLUMN_NAME, REF_KEY
+from bridge.export.batches import Batch, Throttle
+from bridge.export.declaration import Export
+from bridge.export.kafka_clients import admin_of, consumer_of
+from bridge.export.records import RecordEncoder
+from bridge.export.resume import Refusal, Saved, decide, exported_of
+from bridge.export.settled import Settled, start_over
+from bridge.export.tails import LastRecord, read_tails
+from bridge.export.topics import ensure_topic
+from store.datastore import Datastore
+from store.engines.contract import LogRange
+from store.errors import ProtectData, Unavailable
+from store.limits import ADDED_ID_MAX
+from store.sharding import row_key_text
+
+_log: Final = logging.getLogger("cellfeed.export")
+_REASONS_MAX: Final = 3
+"""Of refusals that are told, when many shards are refused."""
+
+
+class TakenOver(NamedTuple):
+    """By shard: the next cell, the last one that has a record (-1: none), and the Kafka offset after the partition's end. Kept up to date by who has the
+    unit."""
+
+    locations: dict[int, int]
+    exported: dict[int, int]
+    ends: dict[int, int]
+
+
+@dataclass
+class ExportContext:
+    """What the units of one export in one process have in common."""
+
+    export: Export
+    datastore: Datastore
+    coordinator: Coordinator
+    topic: str
+    settled: Settled
+    encoder: RecordEncoder
+    throttle: Throttle
+    cells: int = 0
+    records: int = 0
+    repaired: list[str] = field(default_factory=list)
+    """Where a saved offset disagreed with its partition, as it was logged; the latest of them."""
+
+    def counted(self, batch: Batch) -> None:
+        """Counts for the progress bar; a few that are lost between threads are no harm."""
+        self.cells += batch.cells
+        self.records += len(batch.records)
+
+
+def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
+    """Raises ProtectData with the reason when one of the shards cannot go on; KafkaException, Unavailable."""
+    _check_topic(context)
+    with closing(consumer_of(context.export)) as consumer:
+        tails = read_tails(consumer, context.topic, shards)
+    name, group = context.datastore.name, context.export.group
+    found = context.coordinator.fetch_offsets(group, [(name, shard) for shard in shards])
+    heads = context.datastore.engine.heads(list(shards))
+    taken = TakenOver({}, {}, {})
+    refused: list[str] = []
+    for shard in shards:
+        partition, offset = tails[shard], found.get((name, shard))
+        if heads[shard].next_added_id >= ADDED_ID_MAX:
+            raise Unavailable(f"nobody can say just now where the log of shard {shard} ends: its master is away")
+        decision = decide(
+            partition.tail,
+            Saved(offset.offset, exported_of(offset.metadata)) if offset is not None else None,
+            start=context.settled.starts[shard],
+            log_end=heads[shard].next_added_id,
+            starts_over=context.export.on_lost_topic == "start_over",
+        )
+        if isinstance(decision, Refusal):
+            refused.append(f"partition {shard}: {decision.because}")
+            continue
+        if decision.differs and (offset is not None or decision.location > context.settled.starts[shard]):
+            said = f"partition {shard}: {decision.differs}; the partition is believed, the export goes on at {decision.location}"
+            _log.warning("%s: %s", group, said)
+            context.repaired = [*context.repaired, said][-100:]
+        taken.locations[shard], taken.exported[shard], taken.ends[shard] = decision.location, decision.exported, partition.tail.end
+    refused += _foreign(context, {shard: tails[shard].last for shard in taken.locations})
+    if refused:
+        more = f"; and {len(refused) - _REASONS_MAX} more" if len(refused) > _REASONS_MAX else ""
+        raise ProtectData("; ".join(refused[:_REASONS_MAX]) + more)
+    return taken
+
+
+def _check_topic(context: ExportContext) -> None:
+    """The topic is as it must be, and the one that the export was begun in."""
+    export, starts_over = context.export, context.export.on_lost_topic == "start_over"
+    facts = ensure_topic(admin_of(export), export, context.topic, context.datastore.shards, make=starts_over)
+    if facts.topic_id == context.settled.topic_id:
+        return
+    if not starts_over:
+        raise ProtectData(
+            f"topic {context.topic!r} was deleted and made again (its id is {facts.topic_id}, the export was begun in {context.settled.topic_id}); "
+            "with `on_lost_topic: start_over` the export is begun again in it"
+        )
+    _log.warning("%s: topic %r was deleted and made again: the export begins again in it, as configured", export.group, context.topic)
+    context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
+
+
+def _foreign(context: ExportContext, last: dict[int, LastRecord | None]) -> list[str]:
+    """Partitions whose last record is not of the cell that it names: another log was exported into them."""
+    known = {shard: (record, record.added_id) for shard, record in last.items() if record is not None and record.added_id is not None}
+    ranges = [LogRange(shard, added_id, 1) for shard, (_, added_id) in known.items()]
+    refused = []
+    for wanted, cells in zip(ranges, context.datastore.engine.scan_many(ranges) if ranges else (), strict=True):
+        record, added_id = known[wanted.shard]
+        if not cells:
+            continue  # above the watermark, where no cell can be read yet: it was below it when it was exported
+        cell = cells[0]
+        said = (record.key, record.headers.get(COLUMN_NAME), record.headers.get(REF_KEY))
+        if cell.added_id != added_id or said != (row_key_text(cell.row_key), cell.column_name.encode(), b"%d" % cell.ref_key):
+            refused.append(f"partition {wanted.shard}: its last record says that it is cell {added_id}, and is not: it is the export of another log")
+    return refused

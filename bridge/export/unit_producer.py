@@ -1,0 +1,168 @@
+"""The transactional producer of one unit: fences whoever had the unit before, then sends one transaction after the other.
+
+Every call that waits for the cluster comes back at least every few seconds to look whether it is to end, so nothing hangs while the cluster is away; what
+was sent and is not answered leaves the client's memory by its time-out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from bridge.export.declaration import Export
+from bridge.export.kafka_clients import producer_of, transactional_id
+from bridge.export.kafka_errors import Verdict, error_of, verdict, words
+from bridge.export.limits import KAFKA_CALL_S, TRANSACTION_TIMEOUT_S
+from bridge.export.records import OutRecord
+from store.errors import Unavailable
+from store.failpoints import declare, failpoint
+
+declare("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing")
+
+_FLUSH_S: Final = 1.0
+"""How long one call waits for what was sent to be answered."""
+
+_STOPPING_S: Final = 10.0
+"""How long a transaction under way is waited for once the exporter is to end; then it is left to whoever takes the unit over, who aborts it."""
+
+
+class PartitionMoved(Unavailable):
+    """A record was given an offset at or below one that the partition had before: it lost records, or is another one by now. The transaction was aborted."""
+
+    code = "partition_moved"
+
+
+class UnitProducer:
+    """See the module. Used by one thread. ``say`` is told what is waited for. Raises KafkaException wherever the cluster refuses."""
+
+    def __init__(self, export: Export, unit: int, topic: str, stop: threading.Event, say: Callable[[str], None] = lambda _: None) -> None:
+        self._say = say
+        self._topic = topic
+        self._stop = stop
+        self._name = transactional_id(export, unit)
+        self._producer: Producer = producer_of(export, unit)
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._failed: KafkaError | None = None
+
+    def fence(self) -> None:
+        """Ends the transactions of earlier producers of the unit, and bars them. Raises Unavailable when asked to stop meanwhile."""
+        while True:
+            try:
+                self._producer.init_transactions(KAFKA_CALL_S)
+            except KafkaException as error:
+                if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
+                    raise
+                self._say(f"waiting: the Kafka cluster: {words(found)}")
+                if self._stop.is_set():
+                    raise Unavailable(f"asked to stop while {self._name} waited for its turn: {words(found)}") from error
+            else:
+                failpoint("export.after_fencing")
+                return
+
+    def begin(self, records: Sequence[OutRecord]) -> None:
+        """Begins a transaction and hands its records to the client."""
+        failpoint("export.before_begin")
+        self._first, self._last, self._failed = {}, {}, None
+        self._producer.begin_transaction()
+        produce, topic = self._producer.produce, self._topic
+        watched = _ends(records)
+        for number, record in enumerate(records):
+            shard, _, key, value, headers, timestamp_ms = record
+            while True:
+                try:
+                    if number in watched:
+                        produce(topic, value, key, shard, timestamp=timestamp_ms, headers=headers, on_delivery=self._delivered)
+                    else:
+                        produce(topic, value, key, shard, timestamp=timestamp_ms, headers=headers)
+                    break
+                except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
+                    self._served(self._producer.poll, 0.05)
+        self._served(self._producer.poll, 0.0)
+        failpoint("export.after_produce")
+
+    def commit(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Commits what was begun; by partition, the offset after its last record. ``ends``: those before.
+
+        Raises PartitionMoved, having aborted; Unavailable when asked to stop and the cluster does not answer.
+        """
+        deadline_s = None
+        while self._served(self._producer.flush, _FLUSH_S):
+            deadline_s = self._patience(deadline_s)
+        if self._failed is not None:
+            raise KafkaException(self._failed)
+        for partition, offset in self._first.items():
+            if offset < ends.get(partition, 0):
+                self.abort()
+                raise PartitionMoved(f"partition {partition} gave offset {offset} to a record, and had records up to {ends[partition]} before")
+        failpoint("export.before_commit")
+        while True:
+            try:
+                self._producer.commit_transaction(KAFKA_CALL_S)
+                break
+            except KafkaException as error:
+                if verdict(error_of(error)) is not Verdict.RETRY:
+                    raise
+                deadline_s = self._patience(deadline_s)
+        failpoint("export.after_commit")
+        return {partition: offset + 1 for partition, offset in self._last.items()}
+
+    def abort(self) -> None:
+        """Aborts what was begun."""
+        deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_S
+        while True:
+            try:
+                self._producer.abort_transaction(KAFKA_CALL_S)
+            except KafkaException as error:
+                if verdict(error_of(error)) is not Verdict.RETRY or time.monotonic() > deadline_s:
+                    raise
+            else:
+                return
+
+    def give_up(self) -> None:
+        """Forgets what was not sent; the producer is of no use from then on. What it left open is aborted by the next one, or by the broker in time."""
+        self._producer.purge()
+        with suppress(KafkaException):  # that which made it of no use
+            self._served(self._producer.poll, 0.0)
+
+    def _patience(self, deadline_s: float | None) -> float | None:
+        """While the cluster does not answer: without end, but for an exporter that is to end."""
+        self._say("waiting: the Kafka cluster has not answered yet to what was sent")
+        if not self._stop.is_set():
+            return None
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            raise Unavailable(f"the cluster does not answer, and the exporter is to end: the transaction of {self._name} is left open")
+        return deadline_s or time.monotonic() + _STOPPING_S
+
+    def _served(self, call: Callable[[float], int], wait_s: float) -> int:
+        """Calls what serves the client's callbacks. A producer that was fenced raises the error out of it, or, when a callback was served first, hides it as
+        the cause of a SystemError."""
+        try:
+            return call(wait_s)
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            raise
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed = self._failed or error
+            return
+        partition, offset = message.partition() or 0, message.offset() or 0
+        self._first.setdefault(partition, offset)
+        self._last[partition] = offset
+
+
+def _ends(records: Sequence[OutRecord]) -> set[int]:
+    """The numbers of each shard's first and last record: a call back for each record would cost a third of all."""
+    firsts: dict[int, int] = {}
+    lasts: dict[int, int] = {}
+    for number, record in enumerate(records):
+        firsts.setdefault(record.shard, number)
+        lasts[record.shard] = number
+    return {*firsts.values(), *lasts.values()}

@@ -1,0 +1,266 @@
+"""The work of one exporter on one unit: a thread that copies the logs of its shards into their partitions, until it is stopped or has lost the unit.
+
+Whoever takes a unit over asks first whether its claims hold, then fences the unit's earlier producers, then reads what the partitions hold, and goes on behind
+it (``resume.py``). So the partition equals the log whatever happened to whoever had the unit before (I15). Crash points:
+
+    before the transaction          nothing was sent
+    after records were sent         the next owner's fencing aborts them; readers of committed records never see them
+    before the commit               the same
+    inside the commit               fencing waits until it is done or undone: the tail that is read then says which
+    after it, before the offset is saved        the tail holds the cells: the next owner goes on behind them, and mends the offset
+    paused and overtaken            the broker refuses what is still sent: the producer has an older epoch; the claims are asked, and are void
+    parked, before the commit       entries of parked cells are written before the transaction that passes them commits: nothing passes a cell unnoticed;
+                                    a crash in between comes to the cell again and writes the same entry
+    coordination away               the unit goes on: the fence is Kafka's, the offset is saved when coordination is back
+
+While the cluster is away nothing is read from the log but the batch under way, so memory stays bounded; the log is the store's and waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from bridge.coordination.contract import Claim, CommittedOffset
+from bridge.export.batches import Batch, BatchReader
+from bridge.export.kafka_errors import Verdict, error_of, verdict, words
+from bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, REFUSED_LOOK_S, SAVE_EVERY_S
+from bridge.export.resume import metadata_of
+from bridge.export.taking_over import ExportContext, TakenOver, take_over
+from bridge.export.unit_producer import UnitProducer
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.place import Progress
+from store.engines.contract import Head
+from store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
+from store.failpoints import declare, failpoint
+
+declare("export.before_save", "export.after_save")
+
+_log: Final = logging.getLogger("cellfeed.export")
+
+
+class UnitRun:
+    """See the module. ``epoch``: of the session in which the claims were made."""
+
+    def __init__(self, context: ExportContext, unit: int, claims: Mapping[int, Claim], epoch: int, heads: Mapping[int, Head]) -> None:
+        self._context = context
+        self.unit = unit
+        self.shards: Sequence[int] = sorted(claims)
+        self.claims = dict(claims)
+        self.epoch = epoch
+        self.stop = threading.Event()
+        self.lost = False
+        """Whether it ended because another exporter has the unit."""
+        self.refused: ProtectData | None = None
+        """Why it stands still, as long as it does."""
+        self.progress = {shard: Progress() for shard in self.shards}
+        self._heads = heads
+        self._news = threading.Condition()
+        self._told = 0
+        self._parked = ParkedCells(context.datastore.state)
+        self._producer: UnitProducer | None = None
+        self._taken = TakenOver({}, {}, {})
+        self._saved: dict[int, tuple[int, int]] = {}
+        self._save_at_s = 0.0
+        self._backoff_s = BACKOFF_FIRST_S
+        self._thread = threading.Thread(target=self._run, name=f"export-{context.export.name}-{unit}", daemon=True)
+        self.failed: BaseException | None = None
+        """A defect that ended the thread."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def tell(self, heads: Mapping[int, Head]) -> None:
+        """New heads of the logs; wakes the thread where it waits for some."""
+        with self._news:
+            self._heads = heads
+            self._told += 1
+            self._news.notify()
+
+    def end(self) -> None:
+        """Asks it to end after the transaction under way."""
+        self.stop.set()
+        with self._news:
+            self._news.notify()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    # --- the thread ------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ahead = ThreadPoolExecutor(1, thread_name_prefix=f"export-ahead-{self.unit}")
+        try:
+            while not self.stop.is_set() and not self.lost:
+                self._work(ahead)
+            self._save()
+        except StaleWriter as error:
+            self._lose(error)
+        except CellfeedError as error:
+            self._note(f"ended: {error}")  # the offset is a mirror: the next owner mends it
+        except BaseException as error:
+            self.failed = error
+        finally:
+            self._give_producer_up()
+            ahead.shutdown()
+
+    def _work(self, ahead: ThreadPoolExecutor) -> None:
+        """Takes the unit over and copies until something comes in between; waits then, and says why."""
+        try:
+            self._take_over()
+            self._copy(ahead)
+        except StaleWriter as error:
+            self._lose(error)
+        except KafkaException as error:
+            self._after(error)
+        except ProtectData as error:
+            self.refused = error
+            self._wait(f"stands still: {error}", REFUSED_LOOK_S)
+        except DataDamaged as error:
+            self._wait(f"stands still: {error}", REFUSED_LOOK_S)
+        except CellfeedError as error:
+            self._wait(f"waiting: {error}", self._next_backoff_s())
+
+    def _lose(self, error: StaleWriter) -> None:
+        _log.warning("%s: unit %d is another exporter's: %s", self._context.export.group, self.unit, error)
+        self.lost = True
+
+    def _after(self, error: KafkaException) -> None:
+        found = error_of(error)
+        # After an abort the tail is read again as after a take-over: what was committed is known from the partition alone.
+        if verdict(found) is Verdict.ABORT and self._producer is not None:
+            try:
+                self._producer.abort()
+            except KafkaException:
+                self._give_producer_up()
+        else:
+            self._give_producer_up()
+        said = "another exporter has taken the unit" if verdict(found) is Verdict.FENCED else "the Kafka cluster"
+        self._wait(f"waiting: {said}: {words(found)}", self._next_backoff_s())
+
+    def _next_backoff_s(self) -> float:
+        wait_s, self._backoff_s = self._backoff_s, min(BACKOFF_MAX_S, self._backoff_s * 2)
+        return wait_s
+
+    def _wait(self, because: str, wait_s: float) -> None:
+        self._note(because)
+        _log.warning("%s: unit %d %s", self._context.export.group, self.unit, because)
+        self.stop.wait(wait_s)
+
+    def _note(self, because: str) -> None:
+        for each in self.progress.values():
+            each.because = because
+
+    def _give_producer_up(self) -> None:
+        if self._producer is not None:
+            self._producer.give_up()
+            self._producer = None
+
+    # --- taking over -----------------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        context = self._context
+        context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
+        if self._producer is None:
+            self._note("waiting for the Kafka cluster to end what earlier exporters left open")
+            self._producer = UnitProducer(context.export, self.unit, context.topic, self.stop, self._note)
+            self._producer.fence()
+        self._taken = taken = take_over(context, self.shards)
+        self._saved, self.refused = {}, None
+        for shard, location in taken.locations.items():
+            self.progress[shard].location = location
+            self.progress[shard].because = "nothing has come since its exporter took it" if location >= self._heads[shard].watermark else "goes on"
+        self._save()
+
+    # --- copying ---------------------------------------------------------------------------------------------------------------
+
+    def _copy(self, ahead: ThreadPoolExecutor) -> None:
+        context, taken = self._context, self._taken
+        reader = BatchReader(context.datastore.engine, context.encoder, self.shards)
+        cells_max = context.throttle.cells_max
+        following: Future[Batch | None] | None = None
+        try:
+            while not self.stop.is_set():
+                told, heads = self._told, self._heads
+                batch = following.result() if following is not None else None
+                following = None
+                if batch is None and (batch := reader.read(taken.locations, heads, cells_max)) is None:
+                    self._idle(told)
+                    continue
+                context.throttle.wait(batch.cells, self.stop)
+                if self.stop.is_set():
+                    return
+                if batch.records:
+                    self._producer_at_work().begin(batch.records)
+                following = ahead.submit(reader.read, {**taken.locations, **batch.ends}, self._heads, cells_max)
+                self._commit(batch)
+        finally:
+            if following is not None:
+                following.cancel()
+                following.exception() if following.done() and not following.cancelled() else None
+
+    def _commit(self, batch: Batch) -> None:
+        taken = self._taken
+        if batch.too_large:
+            entries: dict[str, bytes | None] = {}
+            for cell in batch.too_large:
+                entries |= self._parked.entry(cell)
+                self.progress[cell.partition].parked += 1
+                _log.warning("%s: cell %s is parked: %s", self._context.export.group, cell.cell_id, cell.error)
+            self._context.datastore.state.commit(entries)
+        if batch.records:
+            taken.ends.update(self._producer_at_work().commit(taken.ends))
+            self._backoff_s = BACKOFF_FIRST_S
+        for record in batch.records:
+            taken.exported[record.shard] = record.added_id
+        now_s = time.time()
+        for shard, location in batch.ends.items():
+            taken.locations[shard] = location
+            progress = self.progress[shard]
+            progress.location, progress.last_progress_s, progress.because = location, now_s, f"came to {location - 1}"
+        self._context.counted(batch)
+        if time.monotonic() >= self._save_at_s:
+            self._try_to_save()
+
+    def _idle(self, told: int) -> None:
+        """Waits for new heads. An offset that is behind is saved first."""
+        if time.monotonic() >= self._save_at_s:
+            self._try_to_save()
+        with self._news:
+            if self._told == told and not self.stop.is_set():
+                self._news.wait(SAVE_EVERY_S)
+
+    def _producer_at_work(self) -> UnitProducer:
+        assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)
+        return self._producer
+
+    # --- the mirror ------------------------------------------------------------------------------------------------------------
+
+    def _try_to_save(self) -> None:
+        try:
+            self._save()
+        except Unavailable as error:
+            self._save_at_s = time.monotonic() + IDLE_SAVE_AGAIN_S
+            _log.warning("%s: the offsets of unit %d are not saved just now, exporting goes on: %s", self._context.export.group, self.unit, error)
+
+    def _save(self) -> None:
+        """Saves the offsets that have moved. Raises StaleWriter when a claim is void, Unavailable."""
+        taken = self._taken
+        now = {shard: (location, taken.exported[shard]) for shard, location in taken.locations.items()}
+        moved = {shard: place for shard, place in now.items() if self._saved.get(shard) != place}
+        self._save_at_s = time.monotonic() + SAVE_EVERY_S
+        if not moved:
+            return
+        context = self._context
+        offsets = {(context.datastore.name, shard): CommittedOffset(location, -1, metadata_of(exported)) for shard, (location, exported) in moved.items()}
+        failpoint("export.before_save")
+        context.coordinator.commit_offsets(context.export.group, offsets, claims=[self.claims[shard] for shard in moved])
+        failpoint("export.after_save")
+        self._saved |= moved

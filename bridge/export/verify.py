@@ -1,0 +1,189 @@
+"""Whether a partition is its shard's log: every record compared with the cell, and a digest of each side (I15, I17).
+
+A comparison goes on where it was: while an exporter is at work, each look reads only what has come since the one before. Cells that the log has beyond the
+partition's last record are lag, not a difference; so are parked ones, which have no record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bridge.events.cloud_events import envelope_of
+from bridge.events.envelope import decode_envelope
+from bridge.events.record_headers import LeaderEpochs, added_id_of
+from bridge.events.views import ViewReader
+from bridge.export.declaration import Export
+from bridge.export.kafka_clients import consumer_of
+from bridge.export.limits import METADATA_S, TAIL_READ_S
+from bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
+from bridge.export.schema_ids import schema_id_for
+from bridge.export.settled import settled
+from bridge.export.tails import header_values
+from bridge.triggers.parked import ParkedCells
+from store.cells import StoredCell
+from store.datastore import Datastore
+from store.digest import ShardDigest
+from store.errors import DataDamaged, NotFound, Unavailable
+
+_RECORDS_AT_A_TIME: Final = 2_000
+_WAIT_S: Final = 0.5
+
+
+@dataclass
+class ShardVerdict:
+    """One shard. ``until``: the id after the last record that was compared. ``differs_at``: the first added_id that is not the same on both sides, and
+    ``what``."""
+
+    shard: int
+    cells: int = 0
+    until: int = 0
+    partition_digest: str = ""
+    log_digest: str = ""
+    differs_at: int | None = None
+    what: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.differs_at is None
+
+
+class ExportVerifier:
+    """Compares one export. Used by one thread; to be closed. Raises NotFound for an export that has never begun."""
+
+    def __init__(self, export: Export, datastore: Datastore) -> None:
+        agreed = settled(datastore, export.name)
+        if agreed is None:
+            raise NotFound(f"export {export.name!r} has never begun here")
+        self.topic = agreed.topic
+        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, self.topic))
+        self._consumer = consumer_of(export)
+        self._shards = [ShardComparison(export, datastore, self.topic, encoder, shard, start) for shard, start in enumerate(agreed.starts)]
+
+    def look(self, shards: Sequence[int] | None = None) -> Iterator[ShardVerdict]:
+        """The verdict on each shard up to where its partition is now. Raises KafkaException, Unavailable, DataDamaged."""
+        for comparison in self._shards if shards is None else [self._shards[shard] for shard in shards]:
+            yield comparison.advance(self._consumer)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def verify_export(export: Export, datastore: Datastore, shards: Sequence[int] | None = None) -> Iterator[ShardVerdict]:
+    """Each shard's verdict, once."""
+    with closing(ExportVerifier(export, datastore)) as verifier:
+        yield from verifier.look(shards)
+
+
+class ShardComparison:
+    """One shard's: what was compared stays compared. ``start``: the first id that the export has."""
+
+    def __init__(self, export: Export, datastore: Datastore, topic: str, encoder: RecordEncoder, shard: int, start: int) -> None:
+        self._export = export
+        self._datastore = datastore
+        self._topic = topic
+        self._encoder = encoder
+        self._view = ViewReader(export.view)
+        self._shard = shard
+        self._offset: int | None = None
+        self._location = start
+        self._waiting: list[tuple[OutRecord, StoredCell, bytes]] = []
+        """Records as they must be, of cells behind the last one that was compared."""
+        self._in_partition, self._in_log = ShardDigest(), ShardDigest()
+        self._parked: set[int] = set()
+        self._verdict = ShardVerdict(shard, until=start)
+
+    def advance(self, consumer: Consumer) -> ShardVerdict:
+        """Compares what has come."""
+        verdict = self._verdict
+        if verdict.equal:
+            parked = ParkedCells(self._datastore.state)
+            group, name = self._export.group, self._datastore.name
+            cells = [*parked.of_partition(group, name, self._shard), *parked.skipped(group)]
+            self._parked = {cell.added_id for cell in cells if cell.topic == name and cell.partition == self._shard}
+            for message in self._messages(consumer):
+                if not self._compare(message):
+                    break
+        verdict.partition_digest, verdict.log_digest = self._in_partition.hexdigest(), self._in_log.hexdigest()
+        return verdict
+
+    def _messages(self, consumer: Consumer) -> Iterator[Message]:
+        start, end = consumer.get_watermark_offsets(TopicPartition(self._topic, self._shard), timeout=METADATA_S)
+        if self._offset is None:
+            self._offset = start
+        if self._offset >= end:
+            return
+        consumer.assign([TopicPartition(self._topic, self._shard, self._offset)])
+        try:
+            deadline_s = time.monotonic() + TAIL_READ_S
+            while True:
+                for message in consumer.consume(_RECORDS_AT_A_TIME, timeout=_WAIT_S):
+                    deadline_s = time.monotonic() + TAIL_READ_S
+                    error = message.error()
+                    if error is None:
+                        yield message
+                        self._offset = (message.offset() or 0) + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (the library's name for it)
+                        return
+                    elif not error.retriable():
+                        raise KafkaException(error)
+                if time.monotonic() > deadline_s:
+                    raise Unavailable(f"partition {self._shard} of {self._topic!r} sent nothing for {TAIL_READ_S:.0f} s")
+        finally:
+            consumer.unassign()
+
+    def _compare(self, message: Message) -> bool:
+        """Whether the record is the log's next one."""
+        headers = header_values(message)
+        added_id = added_id_of(headers.items())
+        if added_id is None:
+            return self._differ(self._location, f"the record at offset {message.offset()} has no header added_id: something else wrote it")
+        wanted = self._wanted(added_id)
+        if wanted is None:
+            return self._differ(added_id, f"the partition holds cell {added_id}, which the log does not show behind cell {self._location - 1}")
+        record, cell, body = wanted
+        if record.added_id != added_id:
+            first = min(record.added_id, added_id)
+            return self._differ(first, f"the partition goes on with cell {added_id}, the log with cell {record.added_id}")
+        got = (message.key(), message.value(), headers, message.timestamp()[1])
+        if got != (record.key, record.value, dict(record.headers), record.timestamp_ms):
+            return self._differ(added_id, f"cell {added_id} is another one in the partition: key, value, headers or timestamp")
+        self._in_log.add(added_id, cell.row_key, cell.column_name, cell.ref_key, body)
+        self._in_partition.add(added_id, *self._carried(message, headers, cell))
+        self._verdict.cells += 1
+        self._verdict.until = self._location = added_id + 1
+        return True
+
+    def _carried(self, message: Message, headers: dict[str, bytes], cell: StoredCell) -> tuple[bytes, str, int, bytes]:
+        """Row key, column, ref key and body that a record carries. A claim check carries no body: it has been compared as a record, and its cell stands for
+        it."""
+        value = message.value()
+        if not isinstance(value, bytes):
+            raise DataDamaged(f"the record at offset {message.offset()} of partition {self._shard} has no value")
+        if CLAIM_CHECK in headers:
+            return cell.row_key, cell.column_name, cell.ref_key, self._view.read([cell])[1][0]
+        event = decode_envelope(envelope_of(value) if self._export.format == "cloudevents" else value)
+        return UUID(bytes=event.row_key).bytes, event.column_name, event.ref_key, event.body_json
+
+    def _wanted(self, added_id: int) -> tuple[OutRecord, StoredCell, bytes] | None:
+        """The next record as the log has it; None when there is none up to ``added_id``."""
+        while not self._waiting and self._location <= added_id:
+            cells = self._datastore.engine.scan(self._shard, self._location, _RECORDS_AT_A_TIME)
+            if not cells:
+                return None
+            self._location = cells[-1].added_id + 1
+            epochs = LeaderEpochs(self._datastore.engine.leader_epochs(self._shard), 0)
+            shown = {cell.added_id: (cell, body) for cell, body in zip(*self._view.read(cells), strict=True)}
+            records = [record for record in self._encoder.encode(self._shard, cells, epochs).records if record.added_id not in self._parked]
+            self._waiting = [(record, *shown[record.added_id]) for record in reversed(records)]
+        return self._waiting.pop() if self._waiting else None
+
+    def _differ(self, added_id: int, what: str) -> bool:
+        self._verdict.differs_at, self._verdict.what = added_id, what
+        return False

@@ -1,0 +1,64 @@
+"""``export run --verify``: partitions and shards are compared beside the export, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from bridge.export.declaration import Export
+from bridge.export.kafka_errors import error_of, words
+from bridge.export.verify import ExportVerifier
+from store.datastore import Datastore
+from store.errors import CellfeedError, DataDamaged, NotFound
+
+EVERY_S: Final = 10.0
+"""Pause between two looks, each of which compares what has come since."""
+
+_log: Final = logging.getLogger("cellfeed.export")
+
+
+class Watching:
+    """A difference sets ``stop``: it is no use to export on."""
+
+    def __init__(self, exports: Sequence[Export], datastore: Datastore, stop: threading.Event, *, every_s: float = EVERY_S) -> None:
+        self._datastore = datastore
+        self._stop = stop
+        self._every_s = every_s
+        self._found: DataDamaged | None = None
+        self._threads = [threading.Thread(target=self._watch, args=(export,), name=f"export-verify-{export.name}", daemon=True) for export in exports]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> DataDamaged | None:
+        """To be called when the export has ended: what was found, if anything."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        return self._found
+
+    def _watch(self, export: Export) -> None:
+        verifier: ExportVerifier | None = None
+        while not self._stop.wait(self._every_s):
+            try:
+                if verifier is None:
+                    verifier = ExportVerifier(export, self._datastore)
+                for verdict in verifier.look():
+                    if not verdict.equal:
+                        self._found = DataDamaged(f"export {export.name}: shard {verdict.shard} differs from cell {verdict.differs_at} on: {verdict.what}")
+                        _log.error("%s", self._found)
+                        self._stop.set()
+                        break
+                    if self._stop.is_set():
+                        break
+            except NotFound:
+                continue  # it has not begun yet
+            except KafkaException as error:
+                _log.warning("%s could not be compared just now: %s", export.group, words(error_of(error)))
+            except CellfeedError as error:
+                _log.warning("%s could not be compared just now: %s", export.group, error)
+        if verifier is not None:
+            verifier.close()

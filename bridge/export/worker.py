@@ -1,0 +1,103 @@
+"""An exporter: one process's share of the exports of a configuration. Any number of processes divide the units of each export between them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from bridge.coordination.contract import Coordinator
+from bridge.export.declaration import Export
+from bridge.export.export_group import ExportGroup
+from bridge.export.limits import DRAIN_S, POLL_INTERVAL_S
+from bridge.triggers.standing import LeaseKeeper
+from store.datastore import Datastore
+from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.limits import ADDED_ID_MAX
+from store.wakeups import Listener
+
+_log: Final = logging.getLogger("cellfeed.export")
+
+
+def run_exporter(
+    exports: Sequence[Export],
+    datastore: Datastore,
+    coordinator: Coordinator,
+    name: str,
+    stop: threading.Event,
+    *,
+    drain_s: float = DRAIN_S,
+    on_look: Callable[[Sequence[ExportGroup]], None] = lambda _: None,
+) -> None:
+    """Exports until ``stop`` is set, then ends after the transactions under way: blocks. ``name`` must be unique among the exporters alive. ``on_look`` is
+    called at each look at the logs, a few times a second at least.
+
+    Errors of the store, the coordination and the cluster are waited out and told. StaleWriter is raised when another process has taken the name; anything
+    else is a defect and is raised.
+    """
+    groups: list[ExportGroup] = []
+    for export in exports:
+        if (group := _joined(stop, partial(ExportGroup, export, datastore, coordinator, name))) is None:
+            return
+        groups.append(group)
+    listener = Listener(datastore.state, f"export-{name}")
+    keeper = LeaseKeeper([group.standing for group in groups], min(export.lease_s for export in exports))
+    try:
+        while not stop.is_set():
+            try:
+                heads = datastore.heads()
+                # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
+                busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values())
+                for group in groups:
+                    group.hear(listener.told)
+                    group.tell_heads(heads)
+                    try:
+                        group.keep_place(heads)
+                    except StaleWriter:
+                        raise
+                    except CellfeedError as error:
+                        _log.warning("%s keeps the units that it has: %s", group.export.group, error)
+                    with suppress(Unavailable):  # a hint, told again in a second
+                        group.tell()
+                listener.told.clear()
+                on_look(groups)
+                listener.wait(0.01 if busy else POLL_INTERVAL_S)
+            except StaleWriter:
+                raise
+            except CellfeedError as error:
+                _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+                stop.wait(POLL_INTERVAL_S)
+        _drain(groups, drain_s)
+    finally:
+        keeper.close()
+        listener.close()
+        for group in groups:
+            group.close()
+
+
+def _joined(stop: threading.Event, join: Callable[[], ExportGroup]) -> ExportGroup | None:
+    """Waits until the group can be joined; None when asked to stop before."""
+    while not stop.is_set():
+        try:
+            return join()
+        except Unavailable as error:
+            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+            stop.wait(POLL_INTERVAL_S)
+    return None
+
+
+def _drain(groups: Sequence[ExportGroup], drain_s: float) -> None:
+    deadline_s = time.monotonic() + drain_s
+    left = list(groups)
+    while left and time.monotonic() < deadline_s:
+        try:
+            left = [group for group in left if not group.drain()]
+        except CellfeedError as error:
+            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
+        time.sleep(0.01)
+    if left:
+        _log.warning("stopped with transactions still open after %.0f s: whoever takes their units over aborts them", drain_s)

@@ -39,6 +39,7 @@ class _Wanted(NamedTuple):
     offset: int
     current_leader_epoch: int
     bytes_max: int
+    refused: bool
 
 
 class _Answer(NamedTuple):
@@ -49,36 +50,39 @@ class _Answer(NamedTuple):
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
-    del peer
     if head.version >= _FIRST_WITH_TOPIC_IDS:
         topics = await context.topics_identified(topic.topic_id for topic in request.topics)
+        topics = [None if context.topic_refused(peer, topic, "describe") else topic for topic in topics]
+        refused = {topic.name for topic in topics if topic is not None and context.topic_refused(peer, topic, "read")}
     else:
         topics = await context.topics_named(topic.topic for topic in request.topics)
+        refused = {topic.topic for topic in request.topics if not context.may(peer, "topic", topic.topic, "read")}
     deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
     shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
-    if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in _wanted(request, topics) if wanted.partition in shards):
+    if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in _wanted(request, topics, refused) if wanted.partition in shards):
         # Another gateway may have shown more than this one has looked at yet; nobody is told "out of range" on what was true a moment ago.
         await context.heads.refresh()
     while True:
         seen = {shard: context.heads[shard].watermark for shard in shards}
-        answers, found_bytes, failed = await _read(context, request, topics)
+        answers, found_bytes, failed = await _read(context, request, topics, refused)
         remaining_s = deadline_s - monotonic()
         if found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards:
             return _response(head, request, topics, answers)
         await context.heads.wait_for_more(seen, remaining_s)
 
 
-def _wanted(request: Any, topics: Sequence[Topic | None]) -> list[_Wanted]:
+def _wanted(request: Any, topics: Sequence[Topic | None], refused: set[str]) -> list[_Wanted]:
     # Leader epochs came with version 9.
     return [
-        _Wanted(topic, each.partition, each.fetch_offset, getattr(each, "current_leader_epoch", -1), each.partition_max_bytes)
+        _Wanted(topic, each.partition, each.fetch_offset, getattr(each, "current_leader_epoch", -1), each.partition_max_bytes, name in refused)
         for topic, asked in zip(topics, request.topics, strict=True)
+        for name in [topic.name if topic is not None else getattr(asked, "topic", "")]
         for each in asked.partitions
     ]
 
 
-async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None]) -> tuple[list[_Answer], int, bool]:
-    all_wanted = _wanted(request, topics)
+async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: set[str]) -> tuple[list[_Answer], int, bool]:
+    all_wanted = _wanted(request, topics, refused)
     readable = [
         (each.topic, each.partition, each.offset, head.watermark, head.leader_epoch)
         for each in all_wanted
@@ -119,6 +123,8 @@ async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | 
 
 
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
+    if wanted.refused:
+        return ErrorCode.topic_authorization_failed
     error = context.partition_error(wanted.topic, wanted.partition)
     if error is ErrorCode.none:
         error = context.epoch_error(wanted.partition, wanted.current_leader_epoch)

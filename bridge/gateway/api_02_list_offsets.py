@@ -22,7 +22,7 @@ _CALENDAR_END_MS: Final = 253_402_300_799_999
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
     await context.heads.refresh()
     topics = []
     named = await context.topics_named(topic.name for topic in request.topics)
@@ -30,6 +30,8 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         answers = []
         for each in topic.partitions:
             error = context.partition_error(found, each.partition_index)
+            if not context.may(peer, "topic", topic.name, "describe"):
+                error = ErrorCode.topic_authorization_failed
             if error is ErrorCode.none:
                 error = context.epoch_error(each.partition_index, getattr(each, "current_leader_epoch", -1))
             answers.append(await _partition(context, each.partition_index, each.timestamp, error))

@@ -1,4 +1,5 @@
-"""FindCoordinator (key 10), versions 0–6: this gateway coordinates every group. Transaction coordinators do not exist here, and the answer says so."""
+"""FindCoordinator (key 10), versions 0–6: which gateway coordinates a group. COORDINATOR_NOT_AVAILABLE while the group changes hands. Transaction coordinators
+do not exist here, and the answer says so."""
 
 from __future__ import annotations
 
@@ -13,18 +14,27 @@ KEY: Final = 10
 VERSIONS: Final = (0, 6)
 _FIRST_WITH_KEYS: Final = 4
 _GROUP: Final = 0
+_NOWHERE: Final[dict[str, Any]] = {"node_id": -1, "host": "", "port": -1}
+_NO_TRANSACTIONS: Final[dict[str, Any]] = {
+    **_NOWHERE,
+    "error_code": ErrorCode.cluster_authorization_failed,
+    "error_message": "cellfeed's gateway is read-only: there are no transactions",
+}
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del peer
     groups = getattr(request, "key_type", _GROUP) == _GROUP
-    found: dict[str, Any] = {
-        "error_code": ErrorCode.none if groups else ErrorCode.cluster_authorization_failed,
-        "error_message": None if groups else "cellfeed's gateway is read-only: there are no transactions",
-        "node_id": context.node_id if groups else -1,
-        "host": context.advertised_host if groups else "",
-        "port": context.advertised_port if groups else -1,
-    }
     if head.version < _FIRST_WITH_KEYS:
-        return {"throttle_time": 0, **found}
-    return {"throttle_time": 0, "coordinators": [{"key": key, **found} for key in request.coordinator_keys]}
+        return {"throttle_time": 0, **(_coordinator(context, request.key, peer) if groups else _NO_TRANSACTIONS)}
+    found = [{"key": key, **(_coordinator(context, key, peer) if groups else _NO_TRANSACTIONS)} for key in request.coordinator_keys]
+    return {"throttle_time": 0, "coordinators": found}
+
+
+def _coordinator(context: GatewayContext, group_id: str, peer: Peer) -> dict[str, Any]:
+    if not context.may(peer, "group", group_id, "describe"):
+        return {**_NOWHERE, "error_code": ErrorCode.group_authorization_failed, "error_message": None}
+    node_id = context.cluster.coordinator(group_id)
+    address = context.cluster.address(node_id, peer.listener) if node_id is not None else None
+    if node_id is None or address is None:
+        return {**_NOWHERE, "error_code": ErrorCode.coordinator_not_available, "error_message": "the group is changing hands: try again"}
+    return {"error_code": ErrorCode.none, "error_message": None, "node_id": node_id, "host": address[0], "port": address[1]}

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.group import JoinRequest
-from bridge.gateway.limits import GROUP_METADATA_BYTES_MAX
+from bridge.gateway.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
 from bridge.gateway.protocol import RequestHead
 
 KEY: Final = 11
@@ -17,11 +17,17 @@ VERSIONS: Final = (0, 9)
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     refused: dict[str, Any] = {"throttle_time": 0, "protocol_name": None, "leader": "", "member_id": request.member_id, "members": []}
-    if not request.group_id:
+    if not request.group_id or len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
         return {**refused, "error_code": ErrorCode.invalid_group_id}
+    if not context.may(peer, "group", request.group_id, "read"):
+        return {**refused, "error_code": ErrorCode.group_authorization_failed}
     if sum(len(protocol.metadata) for protocol in request.protocols) > GROUP_METADATA_BYTES_MAX:
         return {**refused, "error_code": ErrorCode.group_max_size_reached}
     session_timeout_s = request.session_timeout.total_seconds()
+    if not SESSION_TIMEOUT_MIN_S <= session_timeout_s <= SESSION_TIMEOUT_MAX_S:
+        return {**refused, "error_code": ErrorCode.invalid_session_timeout}
+    if error := await context.active_groups.expect_member(request.group_id, session_timeout_s):
+        return {**refused, "error_code": error}
     rebalance = getattr(request, "rebalance_timeout", None)
     join = JoinRequest(
         member_id=request.member_id,

@@ -14,7 +14,11 @@ VERSIONS: Final = (0, 4)
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
+    if not context.may(peer, "group", request.group_id, "read"):
+        return {"throttle_time": 0, "error_code": ErrorCode.group_authorization_failed}
+    if error := context.cluster.heartbeat_error(request.group_id):
+        return {"throttle_time": 0, "error_code": error}
     group = context.groups.get(request.group_id)
     if group is None:
         return {"throttle_time": 0, "error_code": ErrorCode.unknown_member_id}

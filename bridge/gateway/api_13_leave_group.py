@@ -16,7 +16,10 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del peer
+    if not context.may(peer, "group", request.group_id, "read"):
+        return {"throttle_time": 0, "error_code": ErrorCode.group_authorization_failed, "members": []}
+    if error := context.cluster.heartbeat_error(request.group_id):
+        return {"throttle_time": 0, "error_code": error, "members": []}
     if head.version < _FIRST_WITH_MEMBERS:
         return {"throttle_time": 0, "error_code": _leave(context, request.group_id, request.member_id, None)}
     members = [

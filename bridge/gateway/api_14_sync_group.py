@@ -15,9 +15,13 @@ VERSIONS: Final = (0, 5)
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
     group = context.groups.get(request.group_id)
-    error = ErrorCode.none
+    error = context.cluster.group_error(request.group_id)
+    if not context.may(peer, "group", request.group_id, "read"):
+        error = ErrorCode.group_authorization_failed
+    if error:
+        return {"throttle_time": 0, "error_code": error, "assignment": b""}
     if group is None:
         error = ErrorCode.unknown_member_id
     elif any(len(each.assignment) > GROUP_METADATA_BYTES_MAX for each in request.assignments):

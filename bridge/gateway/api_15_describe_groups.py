@@ -9,19 +9,19 @@ from kio.schema.errors import ErrorCode
 
 from bridge.gateway.api_03_metadata import NO_AUTHORIZED_OPERATIONS
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.group import Group, Member
+from bridge.gateway.group import Group, Member, State
 from bridge.gateway.protocol import RequestHead
+from store.errors import Unavailable
 
 KEY: Final = 15
 VERSIONS: Final = (0, 6)
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del peer
-    return {"throttle_time": 0, "groups": [await _described(context, group_id, head.version) for group_id in request.groups]}
+    return {"throttle_time": 0, "groups": [await _described(context, peer, group_id, head.version) for group_id in request.groups]}
 
 
-async def _described(context: GatewayContext, group_id: str, version: int) -> dict[str, Any]:
+async def _described(context: GatewayContext, peer: Peer, group_id: str, version: int) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -32,12 +32,22 @@ async def _described(context: GatewayContext, group_id: str, version: int) -> di
         "members": [],
         "authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }
+    if not context.may(peer, "group", group_id, "describe"):
+        return {**answer, "error_code": ErrorCode.group_authorization_failed, "group_state": ""}
+    if error := context.cluster.group_error(group_id):
+        return {**answer, "error_code": error, "group_state": ""}
     group = context.groups.get(group_id)
     if group is not None:
         members = [_member(group, member) for member in group.members.values()]
         return {**answer, "group_state": group.state.value, "protocol_type": group.protocol_type, "protocol_data": group.protocol, "members": members}
-    if await context.in_thread(context.offsets.fetch_offsets, group_id):
-        return answer
+    if context.groups.is_awaited(group_id):
+        # Its members are about to join again after the group changed hands.
+        return {**answer, "group_state": State.PREPARING.value, "protocol_type": "consumer"}
+    try:
+        if await context.in_coordination(context.offsets.fetch_offsets, group_id):
+            return answer
+    except Unavailable:
+        return {**answer, "error_code": ErrorCode.coordinator_not_available, "group_state": ""}
     missing = {"error_code": ErrorCode.group_id_not_found, "error_message": f"Group {group_id} not found."} if version >= 6 else {}
     return {**answer, **missing, "group_state": "Dead"}
 

@@ -19,13 +19,15 @@ VERSIONS: Final = (2, 4)
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
     topics = []
     named = await context.topics_named(topic.topic for topic in request.topics)
     for topic, found in zip(request.topics, named, strict=True):
         answers = []
         for each in topic.partitions:
             error = context.partition_error(found, each.partition)
+            if not context.may(peer, "topic", topic.topic, "describe"):
+                error = ErrorCode.topic_authorization_failed
             if error is ErrorCode.none:
                 error = context.epoch_error(each.partition, each.current_leader_epoch)
             epoch, end = -1, -1

@@ -29,12 +29,15 @@ _TOPIC_CONFIGS: Final = {
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
     topics = await context.topics_named(resource.resource_name for resource in request.resources)
-    return {"throttle_time": 0, "results": [_result(context, resource, topic) for resource, topic in zip(request.resources, topics, strict=True)]}
+    return {
+        "throttle_time": 0,
+        "results": [_result(context, peer, resource, topic) for resource, topic in zip(request.resources, topics, strict=True)],
+    }
 
 
-def _result(context: GatewayContext, resource: Any, topic: Topic | None) -> dict[str, Any]:
+def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | None) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -42,12 +45,15 @@ def _result(context: GatewayContext, resource: Any, topic: Topic | None) -> dict
         "resource_name": resource.resource_name,
         "configs": [],
     }
+    if resource.resource_type == _TOPIC and not context.may(peer, "topic", resource.resource_name, "describe"):
+        return {**answer, "error_code": ErrorCode.topic_authorization_failed}
     if resource.resource_type == _TOPIC:
         if topic is None:
             return {**answer, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"no topic {resource.resource_name}"}
         configs = _TOPIC_CONFIGS
-    elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.node_id)):
-        address = f"PLAINTEXT://{context.advertised_host}:{context.advertised_port}"
+    elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.cluster.node_id)):
+        host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
+        address = f"PLAINTEXT://{host}:{port}"
         configs = {"advertised.listeners": (address, _STRING), "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG)}
     else:
         return {

@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60), versions 0–2: this gateway as the only broker. Controllers (endpoint type 2) do not exist here."""
+"""DescribeCluster (key 60), versions 0–2: the living gateways. Controllers (endpoint type 2) do not exist here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _BROKERS: Final = 1
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head, peer
+    del head
     endpoint = getattr(request, "endpoint_type", _BROKERS)
-    brokers = [{"broker_id": context.node_id, "host": context.advertised_host, "port": context.advertised_port, "rack": None, "is_fenced": False}]
+    brokers = [
+        {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": None, "is_fenced": False} for each in context.cluster.brokers(peer.listener)
+    ]
     known = endpoint == _BROKERS
     return {
         "throttle_time": 0,
@@ -26,7 +28,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         "error_message": None if known else "only brokers are listed here",
         "endpoint_type": endpoint,
         "cluster_id": context.cluster_id,
-        "controller_id": context.node_id,
+        "controller_id": context.cluster.controller_id,
         "brokers": brokers if known else [],
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }

@@ -13,13 +13,17 @@ import logging
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
-from bridge.gateway import api_18_api_versions
+from bridge.gateway import api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
 from bridge.gateway.apis import APIS, FLEXIBLE_FROM
+from bridge.gateway.authentication import Authentication
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.frame_check import MalformedFrame
 from bridge.gateway.limits import (
+    AUTHENTICATION_FRAME_BYTES_MAX,
+    AUTHENTICATION_REQUESTS_MAX,
+    AUTHENTICATION_TIMEOUT_S,
     FRAME_BYTES_MAX,
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
@@ -29,9 +33,12 @@ from bridge.gateway.limits import (
     SEND_TIMEOUT_S,
 )
 from bridge.gateway.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
+from bridge.gateway.users import ANONYMOUS
 
 _log = logging.getLogger("cellfeed.gateway")
 _SMALLEST_FRAME: Final = 10
+_SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
+_SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
 
 
 class LargeFrames:
@@ -69,8 +76,21 @@ class _Request:
 class Connection:
     """Serves one client until it goes, breaks the protocol or stays silent too long."""
 
-    def __init__(self, context: GatewayContext, large_frames: LargeFrames, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        context: GatewayContext,
+        listener: str,
+        large_frames: LargeFrames,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        principal: str = ANONYMOUS,
+        authentication: Authentication | None = None,
+    ) -> None:
         self._context = context
+        self._listener = listener
+        self._principal = principal
+        self._authentication = authentication
         self._large_frames = large_frames
         self._reader = reader
         self._writer = writer
@@ -81,8 +101,11 @@ class Connection:
 
     async def serve(self) -> None:
         """Ends when the connection does; errors of the peer are logged, not raised."""
-        halves = [asyncio.create_task(self._read_requests()), asyncio.create_task(self._answer_requests())]
+        halves: list[asyncio.Task[None]] = []
         try:
+            if self._authentication is not None and not await self._authenticate(self._authentication):
+                return
+            halves = [asyncio.create_task(self._read_requests()), asyncio.create_task(self._answer_requests())]
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
             for half in done:
                 half.result()
@@ -109,6 +132,35 @@ class Connection:
             pass
         finally:
             self._writer.transport.abort()
+
+    # --- before anybody is known ---------------------------------------------------------------------------------------------
+
+    async def _authenticate(self, authentication: Authentication) -> bool:
+        """One small request after the other, of few kinds, within one time for all of them. False when the peer is not let in."""
+        async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+            for _ in range(AUTHENTICATION_REQUESTS_MAX):
+                [size] = struct.unpack(">i", await self._reader.readexactly(4))
+                if not _SMALLEST_FRAME <= size <= AUTHENTICATION_FRAME_BYTES_MAX:
+                    raise MalformedFrame(f"a frame of {size} bytes before authentication; {AUTHENTICATION_FRAME_BYTES_MAX} are allowed")
+                frame = await self._reader.readexactly(size)
+                if read_head(frame, FLEXIBLE_FROM).api_key not in (API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE):
+                    raise MalformedFrame("a request before authentication")
+                self._writer.writelines(await self._answer_unknown(await self._parsed(frame), authentication))
+                await self._writer.drain()
+                if authentication.has_failed:
+                    return False
+                if authentication.principal is not None:
+                    self._principal = authentication.principal
+                    return True
+        raise MalformedFrame(f"{AUTHENTICATION_REQUESTS_MAX} requests without an authentication")
+
+    async def _answer_unknown(self, request: _Request, authentication: Authentication) -> list[bytes]:
+        body: Any = request.body
+        if request.head.api_key == _SASL_HANDSHAKE:
+            return [write_response(request.head, authentication.handshake(body.mechanism))]
+        if request.head.api_key == _SASL_AUTHENTICATE:
+            return [write_response(request.head, await authentication.authenticate(bytes(body.auth_bytes)))]
+        return await self._answer(request)
 
     # --- in --------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +206,10 @@ class Connection:
         while True:
             request = await self._requests.get()
             self._answering = True
-            self._writer.writelines(await self._answer(request))
+            answer = await self._answer(request)
+            if self._writer.is_closing():
+                raise ConnectionResetError("the peer went while it was answered")  # uvloop would say so as a RuntimeError
+            self._writer.writelines(answer)
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     await self._writer.drain()
@@ -167,5 +222,7 @@ class Connection:
         head = request.head
         if request.body is None:
             return [write_response(RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0), api_18_api_versions.unsupported())]
-        result = await APIS[head.api_key].handle(self._context, request.body, head, Peer(head.client_id, self._host, head.version))
+        result = await APIS[head.api_key].handle(
+            self._context, request.body, head, Peer(head.client_id, self._host, head.version, self._listener, self._principal)
+        )
         return result if isinstance(result, list) else [write_response(head, result)]

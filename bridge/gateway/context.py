@@ -12,10 +12,13 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import Offsets
+from bridge.gateway.active_groups import ActiveGroups
 from bridge.gateway.blocks import Blocks
+from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
 from bridge.gateway.topics import Topic, Topics
+from bridge.gateway.users import Kind, Operation, Security
 from store.engines.contract import Engine
 
 P = ParamSpec("P")
@@ -24,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass
 class GatewayContext:
-    """One gateway's parts. ``node_id`` and the advertised address are what clients are told."""
+    """One gateway's parts. ``coordination_executor`` has threads of its own: what waits for a coordination that is away keeps no fetch waiting."""
 
     engine: Engine
     offsets: Offsets
@@ -32,15 +35,29 @@ class GatewayContext:
     heads: LogHeads
     blocks: Blocks
     groups: GroupTable
+    cluster: GatewayCluster
+    active_groups: ActiveGroups
     executor: Executor
+    coordination_executor: Executor
     cluster_id: str
-    node_id: int
-    advertised_host: str
-    advertised_port: int
+    security: Security
+    """As last read: replaced when users or ACLs change."""
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a blocking call (the store's, the coordinator's) beside the event loop."""
+        """Runs a blocking call of the store beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, lambda: call(*args, **kwargs))
+
+    async def in_coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a blocking call of the coordination beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.coordination_executor, lambda: call(*args, **kwargs))
+
+    def may(self, peer: Peer, kind: Kind, name: str, operation: Operation) -> bool:
+        """Whether an ACL lets whoever sent a request do that."""
+        return self.security.may(peer.principal, kind, name, operation)
+
+    def topic_refused(self, peer: Peer, topic: Topic | None, operation: Operation) -> bool:
+        """For a topic that was asked for by its id: one that is not there is nobody's to be refused."""
+        return topic is not None and not self.may(peer, "topic", topic.name, operation)
 
     async def topics_named(self, names: Iterable[str]) -> list[Topic | None]:
         """The topics of those names, in order. When one is not known yet the store's columns are looked at, once for all of them."""
@@ -76,8 +93,10 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent a request."""
+    """Who sent a request. ``listener``: the name of the one that it came in through, which decides the addresses that it is told."""
 
     client_id: str
     host: str
     version: int
+    listener: str
+    principal: str

@@ -196,6 +196,14 @@ class Group:
         if self.state is State.PREPARING:
             self._try_complete(now)
 
+    def abandon(self) -> None:
+        """Another coordinator has the group: whoever waits here is told to look for it."""
+        for member in self.members.values():
+            for parked in (member.parked_join, member.parked_sync):
+                if parked is not None:
+                    parked({**_join_refused(ErrorCode.not_coordinator, member.member_id), "assignment": b""})
+        self.members, self.pending, self.state = {}, {}, State.EMPTY
+
     @property
     def dead(self) -> bool:
         """Nothing is left but what is stored elsewhere (its offsets)."""

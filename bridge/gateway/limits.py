@@ -68,3 +68,37 @@ OFFSET_METADATA_BYTES_MAX: Final = 4_096
 SESSION_TIMEOUT_MIN_S: Final = 0.5
 SESSION_TIMEOUT_MAX_S: Final = 1_800.0
 """Session time-outs that members may ask for; Kafka's own upper limit is 30 minutes."""
+
+GENERATIONS_RESERVED: Final = 1_000
+"""Generations that a coordinator reserves of a slot at once; more when half of them are used. A generation is 31 bits: two million takeovers of a slot."""
+
+COORDINATION_LOOK_S: Final = 0.3
+"""How often a gateway looks who is there: a slot that was given back is another's after so long, twice at most."""
+
+COORDINATION_THREADS: Final = 4
+"""Threads for commits and looks at offsets, apart from those that read cells: with the coordination away they wait for their time-outs, and fetches go on."""
+
+CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
+"""Open connections from one address: a host full of consumers fits, and leaves room for others."""
+
+AUTHENTICATION_TIMEOUT_S: Final = 10.0
+"""From a connection's beginning to its authentication, TLS and SASL each: who is not known by then is let go, however slowly it talks."""
+
+AUTHENTICATION_FRAME_BYTES_MAX: Final = 16 << 10
+"""One request before authentication. Tokens have some hundred bytes; nobody unknown makes the gateway hold more."""
+
+AUTHENTICATION_REQUESTS_MAX: Final = 10
+"""Requests before authentication: ApiVersions twice, SaslHandshake, and two messages of SCRAM are five."""
+
+AUTHENTICATION_FAILED_DELAY_S: Final = 0.2
+"""The answer to a failed authentication waits for so long: guessing is slow, and the time tells nothing."""
+
+SCRAM_ITERATIONS: Final = 8_192
+"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for whoever knows the password, and for each guess."""
+
+PASSWORD_BYTES_MAX: Final = 1_024
+PRINCIPAL_BYTES_MAX: Final = 255
+"""UTF-8 bytes of a password, and of a user's name or a certificate's subject."""
+
+SECURITY_LOOK_S: Final = 1.0
+"""How often users and ACLs are read: a change is in force after so long, on connections that are open as well."""

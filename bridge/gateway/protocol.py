@@ -123,6 +123,8 @@ def _converter(field: Any) -> Any:
             return ErrorCode
         case "timedelta_i32":
             return lambda milliseconds: timedelta(milliseconds=milliseconds)
+        case "timedelta_i64":
+            return lambda milliseconds: timedelta(milliseconds=milliseconds)
         case "string" if not _is_nullable(field):
             return lambda text: "" if text is None else text
     return lambda value: value

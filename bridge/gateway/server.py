@@ -8,29 +8,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final
 from uuid import UUID, uuid5
 
 import uvicorn
 
-from bridge.coordination.contract import Offsets
+from bridge.coordination.contract import Coordinator
 from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
 from bridge.events.registry import SchemaRegistry
 from bridge.events.registry_http import registry_app
+from bridge.gateway.active_groups import ActiveGroups
+from bridge.gateway.authentication import Authentication
 from bridge.gateway.blocks import Blocks
+from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.connection import Connection, LargeFrames
 from bridge.gateway.context import GatewayContext
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
-from bridge.gateway.limits import BLOCKS_BYTES_MAX, CONNECTIONS_MAX, POLL_INTERVAL_S
+from bridge.gateway.limits import (
+    AUTHENTICATION_TIMEOUT_S,
+    BLOCKS_BYTES_MAX,
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS_MAX,
+    COORDINATION_THREADS,
+    POLL_INTERVAL_S,
+    SECURITY_LOOK_S,
+)
+from bridge.gateway.listeners import Listener as GatewayListener
+from bridge.gateway.listeners import check_listener, is_loopback, subject_principal, tls_context
+from bridge.gateway.nodes import register
 from bridge.gateway.topics import Topics, legal_topic_name
+from bridge.gateway.users import ANONYMOUS, read_security
 from store.datastore import Datastore
-from store.errors import InvalidRequest, ProtectData
+from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
 from store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -42,42 +57,57 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class GatewayConfig:
-    """Where the gateway listens and what its topics carry. ``formats`` maps a topic's name, or ``*`` for the others, to ``avro`` or ``json``."""
+    """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among those of the datastore: its node id hangs on it. ``formats``
+    maps a topic's name, or ``*`` for the others, to ``avro`` or ``json``. The groups of a gateway that does not give a sign of life for ``session_timeout_s``
+    are coordinated by others. ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
 
     host: str = "127.0.0.1"
     port: int = 9092
     registry_port: int = 8081
     name: str = "gateway"
-    node_id: int = 1
     advertised_host: str | None = None
     advertised_port: int | None = None
+    listeners: tuple[GatewayListener, ...] = ()
     formats: Mapping[str, str] = field(default_factory=lambda: {"*": "avro"})
     group_initial_delay_s: float = 3.0
+    session_timeout_s: float = 4.0
     blocks_bytes_max: int = BLOCKS_BYTES_MAX
 
 
 class Gateway:
     """``await start()``, then it serves until ``await stop()``. ``port`` and ``registry_port`` tell where, also when 0 was asked for."""
 
-    def __init__(self, datastore: Datastore, offsets: Offsets, config: GatewayConfig) -> None:
-        for host in (config.host,):
-            _check_loopback(host)
+    def __init__(self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig) -> None:
+        _check_loopback(config.host)
+        advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
+        is_told = config.advertised_host is not None or config.advertised_port is not None
+        self._listeners = config.listeners or (GatewayListener(host=config.host, port=config.port, advertised=advertised if is_told else None),)
+        for each in self._listeners:
+            check_listener(each)
         self._datastore = datastore
-        self._offsets = offsets
+        self._coordinator = coordinator
         self._config = config
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
+        self._coordination_executor = ThreadPoolExecutor(COORDINATION_THREADS, thread_name_prefix="gateway-offsets")
         self._connections: set[asyncio.Task[None]] = set()
         self._large_frames = LargeFrames()
         self._background: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._by_address: Counter[str] = Counter()
         self._registry: uvicorn.Server | None = None
+        self._groups = GroupTable(config.group_initial_delay_s)
+        self._cluster: GatewayCluster | None = None
         self.context: GatewayContext | None = None
+        self.superseded: asyncio.Future[StaleWriter] | None = None
+        """Filled when another process has taken this gateway's name."""
+        self.ports: dict[str, int] = {}
+        """By listener."""
         self.port = 0
         self.registry_port = 0
 
     async def start(self) -> None:
-        """Binds both ports and reads the heads once, so that the first client finds everything there."""
+        """Binds both ports, reads the heads once and joins the other gateways, so that the first client finds everything there."""
         config, engine = self._config, self._datastore.engine
         names = {"*": "avro", **config.formats}
         registry = SchemaRegistry(
@@ -88,33 +118,43 @@ class Gateway:
         heads = LogHeads(engine, self._executor)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max)
         await heads.refresh()
-        self._server = await asyncio.start_server(self._accept, config.host, config.port, backlog=1024)
-        self.port = self._server.sockets[0].getsockname()[1]
+        for each in self._listeners:
+            await self._bind(each)
+        self.port = next(iter(self.ports.values()))
+        await self._start_registry(registry)
+        await self._join_cluster()
+        security = await asyncio.get_running_loop().run_in_executor(self._executor, read_security, self._datastore.state)
+        assert self._cluster is not None  # noqa: S101 (for the type checker)
         self.context = GatewayContext(
             engine=engine,
-            offsets=self._offsets,
+            offsets=self._coordinator,
             topics=topics,
             heads=heads,
             blocks=blocks,
-            groups=GroupTable(config.group_initial_delay_s),
+            groups=self._groups,
+            cluster=self._cluster,
+            active_groups=ActiveGroups(self._coordinator, self._cluster, self._groups, self._coordination_executor),
             executor=self._executor,
+            coordination_executor=self._coordination_executor,
             cluster_id=str(uuid5(_CLUSTER_IDS, self._datastore.name)),
-            node_id=config.node_id,
-            advertised_host=config.advertised_host or config.host,
-            advertised_port=config.advertised_port or self.port,
+            security=security,
         )
         self._listener = Listener(self._datastore.state, config.name)
         asyncio.get_running_loop().add_reader(self._listener.sock.fileno(), self._woken)
-        self._background.append(asyncio.create_task(self._poll()))
-        await self._start_registry(registry)
-        _log.info("gateway for %s on %s:%d, schema registry on port %d", self._datastore.name, config.host, self.port, self.registry_port)
+        self._background += [asyncio.create_task(self._poll()), asyncio.create_task(self._follow_security(self.context))]
+        for server in self._servers:
+            await server.start_serving()
+        where = ", ".join(f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})" for each in self._listeners)
+        _log.info("gateway for %s on %s, schema registry on port %d", self._datastore.name, where, self.registry_port)
 
     async def stop(self) -> None:
-        """Closes every connection and gives back what was bound."""
+        """Gives its groups to the other gateways, closes every connection and gives back what was bound."""
         for task in self._background:
             task.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+        if self._cluster is not None:
+            await self._cluster.stop()
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._background, *self._connections, return_exceptions=True)
@@ -124,31 +164,82 @@ class Gateway:
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.sock.fileno())
             self._listener.close()
-        if self.context is not None:
-            self.context.groups.close()
+        self._groups.close()
         self._executor.shutdown(wait=True)
+        self._coordination_executor.shutdown(wait=True)
 
     @property
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.context is None or len(self._connections) >= CONNECTIONS_MAX:
-            _log.warning("a connection was refused: %d are open", len(self._connections))
+    async def _bind(self, listener: GatewayListener) -> None:
+        tls = tls_context(listener)
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._accept(listener, reader, writer)
+
+        handshake_s = AUTHENTICATION_TIMEOUT_S if tls is not None else None
+        server = await asyncio.start_server(accept, listener.host, listener.port, backlog=1024, start_serving=False, ssl=tls, ssl_handshake_timeout=handshake_s)
+        self._servers.append(server)
+        self.ports[listener.name] = server.sockets[0].getsockname()[1]
+
+    async def _accept(self, listener: GatewayListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = str((writer.get_extra_info("peername") or ("?",))[0])
+        if self.context is None or len(self._connections) >= CONNECTIONS_MAX or self._by_address[host] >= CONNECTIONS_PER_ADDRESS_MAX:
+            _log.warning("a connection from %s was refused: %d are open, %d of them from there", host, len(self._connections), self._by_address[host])
             writer.close()
             return
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection is served by a task")
         self._connections.add(task)
+        self._by_address[host] += 1
+        context = self.context
+        authentication = Authentication(listener.mechanisms, lambda: context.security, self._coordination_executor, host) if listener.has_sasl else None
+        principal = subject_principal(writer.get_extra_info("peercert")) or ANONYMOUS
         writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
         try:
             with suppress(asyncio.CancelledError):
-                await Connection(self.context, self._large_frames, reader, writer).serve()
+                connection = Connection(self.context, listener.name, self._large_frames, reader, writer, principal=principal, authentication=authentication)
+                await connection.serve()
         finally:
             self._connections.discard(task)
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                del self._by_address[host]
             writer.close()
+
+    async def _join_cluster(self) -> None:
+        config, loop = self._config, asyncio.get_running_loop()
+        state = self._datastore.state
+        listeners = {each.name: self._advertised(each) for each in self._listeners}
+        registry = (config.advertised_host or config.host, self.registry_port)
+        node = await loop.run_in_executor(self._executor, register, state, config.name, listeners, registry)
+        superseded = self.superseded = loop.create_future()
+        self._cluster = GatewayCluster(
+            self._coordinator,
+            state,
+            self._groups,
+            name=config.name,
+            node=node,
+            shards=self._datastore.engine.shards,
+            session_timeout_s=config.session_timeout_s,
+            on_superseded=lambda error: None if superseded.done() else superseded.set_result(error),
+        )
+        await self._cluster.start()
+
+    def _advertised(self, listener: GatewayListener) -> tuple[str, int]:
+        host, port = listener.advertised or (listener.host, 0)
+        return host, port or self.ports[listener.name]
+
+    async def _follow_security(self, context: GatewayContext) -> None:
+        while True:
+            await asyncio.sleep(SECURITY_LOOK_S)
+            try:
+                context.security = await context.in_thread(read_security, self._datastore.state)
+            except CellfeedError as error:
+                _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
 
     def _woken(self) -> None:
         if self._listener is not None and self.context is not None:
@@ -204,17 +295,24 @@ class _QuietServer(uvicorn.Server):
 
 
 def run_gateway(
-    datastore: Datastore, offsets: Offsets, config: GatewayConfig, stop: threading.Event, on_started: Callable[[int, int], None] | None = None
+    datastore: Datastore, coordinator: Coordinator, config: GatewayConfig, stop: threading.Event, on_started: Callable[[int, int], None] | None = None
 ) -> None:
-    """Serves until ``stop`` is set; blocks. ``on_started`` is told both ports. Raises ProtectData for an address beyond loopback."""
+    """Serves until ``stop`` is set; blocks. ``on_started`` is told both ports. Raises ProtectData for an address beyond loopback, StaleWriter when another
+    process has taken this gateway's name."""
 
     async def serve() -> None:
-        gateway = Gateway(datastore, offsets, config)
+        gateway = Gateway(datastore, coordinator, config)
         await gateway.start()
+        superseded = gateway.superseded
+        if superseded is None:
+            raise RuntimeError("a gateway that was started knows of the others")
+        superseded.add_done_callback(lambda _: stop.set())
         if on_started is not None:
             on_started(gateway.port, gateway.registry_port)
         await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         await gateway.stop()
+        if superseded.done() and not superseded.cancelled():
+            raise superseded.result()
 
     try:
         import uvloop
@@ -233,11 +331,8 @@ def _event_format(name: str, registry: SchemaRegistry) -> EventFormat:
 
 
 def _check_loopback(host: str) -> None:
-    if host == "localhost":
-        return
-    try:
-        loopback = ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ProtectData(f"the gateway has no TLS and no authentication: it listens on loopback only, not on {host!r}")
+    if not is_loopback(host):
+        raise ProtectData(
+            f"host {host!r} is not loopback: the schema registry and a listener without TLS and authentication listen on loopback only; "
+            "for clients of other hosts give `listeners` with security sasl_tls"
+        )

@@ -1,26 +1,8 @@
-"""The columns of the table, and the rows gathered for the next data file."""
+"""The rows of the table, and those gathered for the next data file."""
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Final, NamedTuple
-from uuid import UUID
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from store.sharding import row_key_text
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("added_id", pa.int64(), nullable=False),
-        pa.field("row_key", pa.string(), nullable=False),
-        pa.field("column_name", pa.string(), nullable=False),
-        pa.field("ref_key", pa.int64(), nullable=False),
-        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("body", pa.string(), nullable=False),
-    ]
-)
+from typing import Final, NamedTuple
 
 _ROW_OVERHEAD_BYTES: Final = 400
 """What a waiting row costs in memory beside its body: Python objects for seven values."""
@@ -54,22 +36,3 @@ class RowBuffer:
     def clear(self) -> None:
         self.rows.clear()
         self.bytes = 0
-
-
-def write_rows(rows: list[WarehouseRow], file: BinaryIO) -> None:
-    """Writes rows as a Parquet file (zstd). Row order is log order, so readers skip by added_id."""
-    shard, added_id, row_key, column_name, ref_key, created_at, body = zip(*rows, strict=True)
-    columns: list[Any] = [shard, added_id, [row_key_text(key).decode() for key in row_key], column_name, ref_key, created_at, body]
-    table = pa.Table.from_arrays([pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    pq.write_table(table, file, compression="zstd", use_dictionary=["shard", "row_key", "column_name"])
-
-
-def read_rows(path: str) -> list[WarehouseRow]:
-    """The rows of a data file, in log order."""
-    table = pq.ParquetFile(path).read()
-    created_at = table["created_at"].cast(pa.int64()).to_pylist()
-    bodies = [body.encode() for body in table["body"].to_pylist()]
-    keys = [UUID(key).bytes for key in table["row_key"].to_pylist()]
-    plain = [table[name].to_pylist() for name in ("shard", "added_id", "column_name", "ref_key")]
-    shards, added_ids, names, ref_keys = plain
-    return [WarehouseRow(*row) for row in zip(shards, added_ids, keys, names, ref_keys, created_at, bodies, strict=True)]

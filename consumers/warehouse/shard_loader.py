@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bridge.events.envelope import decode_envelope
-from consumers.warehouse.cell_rows import RowBuffer, WarehouseRow, write_rows
+from consumers.warehouse.cell_rows import RowBuffer, WarehouseRow
 from consumers.warehouse.chain import ShardChain, recover_shard
 from consumers.warehouse.layout import CommitRecord, Position, data_file_name
 from consumers.warehouse.staging import finish_data_file, stage_data_file
@@ -76,9 +76,11 @@ class ShardLoader:
         rows = self._buffer.rows
         start, end = self._chain.position, self._next
         name = data_file_name(self.shard, rows[0].added_id, rows[-1].added_id)
+        from consumers.warehouse import parquet_rows  # brings a large library, for those who write files only
+
         with stage_data_file(self._directory, self.shard) as staged:
             failpoint("warehouse.staging.created")
-            write_rows(rows, staged.file)
+            parquet_rows.write_rows(rows, staged.file)
             size, sha256 = finish_data_file(staged)
             commit = CommitRecord(
                 shard=self.shard,

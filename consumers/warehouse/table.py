@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumers.warehouse.cell_rows import WarehouseRow, read_rows
+from consumers.warehouse.cell_rows import WarehouseRow
 from consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
 from consumers.warehouse.durable_files import fsync_directory, make_directory
 from consumers.warehouse.layout import (
@@ -148,8 +148,10 @@ class WarehouseTable:
         return chain
 
     def _rows_of(self, commit: CommitRecord) -> list[WarehouseRow]:
+        from consumers.warehouse import parquet_rows  # brings a large library, for those who read files only
+
         path = place_data_file(self.directory, commit)
-        rows = read_rows(str(path))
+        rows = parquet_rows.read_rows(str(path))
         ids = [row.added_id for row in rows]
         ascending = all(earlier < later for earlier, later in itertools.pairwise(ids))
         ends = (ids[0], ids[-1]) if ids else None

@@ -1,4 +1,5 @@
-"""A gateway as a process of its own, to be killed: ``python -m tests.clients.gateway_process STORE_DIR PORT SETTINGS_JSON``.
+"""A gateway as a process of its own, to be killed: ``python -m tests.clients.gateway_process STORE_DIR PORT SETTINGS_JSON``. The settings are those of
+``GatewayConfig``, ``coordination``: ``store``, as without, or the URL of a ZooKeeper; a listener without ``mechanisms`` has all of them.
 
 Prints ``{"port", "registry_port"}`` when it serves. SIGTERM ends it in order.
 """
@@ -10,9 +11,12 @@ import logging
 import signal
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
-from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import IN_STORE, open_coordinator
+from bridge.gateway.authentication import MECHANISMS
+from bridge.gateway.listeners import Listener
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.datastore import Datastore
 
@@ -22,11 +26,14 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    config = GatewayConfig(port=int(port), registry_port=0, **json.loads(settings))
-    with Datastore.open_embedded(Path(directory)) as datastore:
+    given = json.loads(settings)
+    coordination = given.pop("coordination", IN_STORE)
+    listeners = tuple(Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))}) for each in given.pop("listeners", ()))
+    config = GatewayConfig(port=int(port), registry_port=0, listeners=listeners, **given)
+    with Datastore.open_embedded(Path(directory)) as datastore, closing(open_coordinator(coordination, datastore.state)) as coordinator:
         run_gateway(
             datastore,
-            StoreCoordinator(datastore.state),
+            coordinator,
             config,
             stop,
             lambda bound, registry: print(json.dumps({"port": bound, "registry_port": registry}), flush=True),

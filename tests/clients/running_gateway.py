@@ -79,6 +79,11 @@ class GatewayProcess:
             assert process.stdout is not None
             process.stdout.close()
 
+    def end_by_force(self) -> None:
+        """``kill -9``, when it runs."""
+        if self._process is not None:
+            self._end(signal.SIGKILL)
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -25,6 +25,7 @@ ROUTES = [
     ("GET", "/v1/{datastore}/latest"),
     ("GET", "/v1/{datastore}/row"),
     ("POST", "/v1/{datastore}/rows"),
+    ("POST", "/v1/{datastore}/indexes/{index}/query"),
     ("GET", "/v1/{datastore}/shards"),
     ("POST", "/v1/{datastore}/shards/cells"),
     ("GET", "/v1/{datastore}/shards/{shard}/cells"),

@@ -1,0 +1,24 @@
+"""SaslAuthenticate (key 36), versions 0–2, session lifetime 0: a connection is authenticated once, for as long as it lasts. Here: what is said of it when it
+comes too late, or where no authentication is; before, :mod:`bridge.gateway.authentication` answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.protocol import RequestHead
+
+KEY: Final = 36
+VERSIONS: Final = (0, 2)
+
+
+async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+    del context, request, head, peer
+    return {
+        "error_code": ErrorCode.illegal_sasl_state,
+        "error_message": "this connection needs no authentication, or has it already",
+        "auth_bytes": b"",
+        "session_lifetime": 0,
+    }

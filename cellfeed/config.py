@@ -16,6 +16,8 @@ import yaml
 from msgspec import Meta, Struct
 
 from bridge.coordination.open import IN_STORE, check_coordination
+from bridge.export.declaration import Export
+from bridge.gateway.listeners import Listener, check_listener
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
@@ -24,6 +26,10 @@ from store.limits import SHARDS_MAX
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
 ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
+
+
+EXPORT_PROCESS = "export"
+"""The process that runs the exports of an instance."""
 
 
 class MariaDbServerConfig(Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="mariadb"):
@@ -102,9 +108,33 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     port: Port = 7420
 
 
+class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """Where a gateway listens for Kafka clients. ``advertised``: ``host:port`` that clients which come in here are told, where it is not what is bound.
+    ``certificate`` and ``key``: PEM files for tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of SASL. Beyond loopback only
+    sasl_tls, or tls with client_ca."""
+
+    name: ProcessName
+    bind: str = "127.0.0.1"
+    port: Port = 9092
+    advertised: Annotated[str, Meta(pattern=r"^.+:[0-9]{1,5}$")] | None = None
+    security: Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"] = "plaintext"
+    certificate: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+    mechanisms: list[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]] = msgspec.field(default_factory=lambda: ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+
+    def listener(self) -> Listener:
+        """As the gateway takes it."""
+        host, _, port = (self.advertised or "").rpartition(":")
+        files = (self.certificate, self.key, self.client_ca)
+        return Listener(self.name, self.bind, self.port, (host, int(port)) if host else None, self.security, *files, tuple(self.mechanisms))
+
+
 class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A Kafka gateway with its schema registry. ``formats``: topic (or ``*``) to ``avro`` or ``json``. ``group_initial_delay_s``: see Kafka's
-    ``group.initial.rebalance.delay.ms``."""
+    """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on any hosts, each with a name of its own. ``formats``: topic
+    (or ``*``) to ``avro`` or ``json``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how long a gateway
+    may give no sign of life before others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port`` and
+    ``advertised_*`` make; the schema registry is on ``host``."""
 
     name: ProcessName = "gateway"
     host: str = "127.0.0.1"
@@ -112,8 +142,10 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     registry_port: Port = 8081
     advertised_host: str | None = None
     advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    listeners: list[GatewayListenerConfig] = []
     formats: dict[str, Literal["avro", "json"]] = {}
     group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
+    session_timeout_s: Annotated[float, Meta(ge=0.5, le=60)] = 4.0
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -126,6 +158,14 @@ class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
     threads: Annotated[int, Meta(ge=1, le=256)] = 8
     lease_s: Annotated[float, Meta(ge=0.2, le=300)] = 10.0
     settings: dict[str, Any] = {}
+
+
+class IndexWorkersConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """Index workers: they build and keep every index that was made with ``cellfeed index create``; ``processes`` divide the shards."""
+
+    name: ProcessName = "index"
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1
+    lease_s: Annotated[float, Meta(ge=0.2, le=300)] = 10.0
 
 
 class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -148,6 +188,9 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     workers: list[WorkerConfig] = msgspec.field(default_factory=lambda: [WorkerConfig()])
     gateways: list[GatewayProcessConfig] = msgspec.field(default_factory=lambda: [GatewayProcessConfig()])
     triggers: list[TriggersConfig] = []
+    indexes: list[IndexWorkersConfig] = []
+    exports: list[Export] = []
+    """Copies of the log in Kafka clusters; one process named ``export`` runs all of them."""
     warehouses: list[WarehouseConfig] = []
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or ``zookeeper://[user:password@]host:port,host:port/chroot``."""
@@ -188,11 +231,28 @@ def check_config(config: Config) -> Config:
     counts = Counter(name for name, _ in process_names(config))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InvalidRequest(f"config: the process name {repeated[0]!r} is given twice")
+    if repeated := [name for name, count in Counter(export.name for export in config.exports).items() if count > 1]:
+        raise InvalidRequest(f"config: the export name {repeated[0]!r} is given twice")
+    for export in config.exports:
+        export.check()
     for worker in config.workers:
         check_loopback(worker.name, worker.host)
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
+        _check_listeners(gateway)
     return config
+
+
+def _check_listeners(gateway: GatewayProcessConfig) -> None:
+    if repeated := [name for name, count in Counter(each.name for each in gateway.listeners).items() if count > 1]:
+        raise InvalidRequest(f"config: {gateway.name} has two listeners {repeated[0]!r}")
+    if gateway.listeners and (gateway.port != 9092 or gateway.advertised_host or gateway.advertised_port):
+        raise InvalidRequest(f"config: {gateway.name} has listeners: port and advertised_* are said for each of them")
+    for each in gateway.listeners:
+        try:
+            check_listener(each.listener())
+        except (InvalidRequest, ProtectData) as error:
+            raise type(error)(f"config: {gateway.name}: {error}") from None
 
 
 def process_names(config: Config) -> list[tuple[str, str]]:
@@ -202,6 +262,10 @@ def process_names(config: Config) -> list[tuple[str, str]]:
     names += [(gateway.name, "gateway") for gateway in config.gateways]
     for each in config.triggers:
         names += [(name, "triggers") for name in trigger_process_names(each)]
+    for workers in config.indexes:
+        names += [(name, "index") for name in trigger_process_names(workers)]
+    if config.exports:
+        names.append((EXPORT_PROCESS, "export"))
     names += [(warehouse.name, "warehouse") for warehouse in config.warehouses]
     if any(cluster.failover == "automatic" for cluster in config.datastore.clusters):
         names.append(("failover", "failover"))
@@ -219,7 +283,7 @@ def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
     return [node for node, address in addresses if address.port == server.port and is_loopback(address.host)]
 
 
-def trigger_process_names(config: TriggersConfig) -> list[str]:
+def trigger_process_names(config: TriggersConfig | IndexWorkersConfig) -> list[str]:
     """``triggers``, or ``triggers-1`` … where there are several."""
     return [config.name] if config.processes == 1 else [f"{config.name}-{number}" for number in range(1, config.processes + 1)]
 

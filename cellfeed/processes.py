@@ -11,13 +11,24 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.coordination.open import open_coordinator
 from cellfeed import storage
-from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, load_config, process_names, trigger_process_names
+from cellfeed.config import (
+    Config,
+    GatewayProcessConfig,
+    IndexWorkersConfig,
+    TriggersConfig,
+    WarehouseConfig,
+    WorkerConfig,
+    load_config,
+    process_names,
+    trigger_process_names,
+)
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server
 from cellfeed.servers.life import run_in_place
@@ -50,6 +61,11 @@ def run_process(run_dir: Path, name: str) -> None:
         case "triggers":
             triggers = next(each for each in config.triggers if name in trigger_process_names(each))
             run_triggers(directory, config, triggers, name, stop, lambda: directory.say_ready(name, {}))
+        case "index":
+            workers = next(each for each in config.indexes if name in trigger_process_names(each))
+            _run_index(directory, config, workers, name, stop)
+        case "export":
+            _run_exports(directory, config, name, stop)
         case "warehouse":
             _run_warehouse(directory, config, next(each for each in config.warehouses if each.name == name), stop)
         case "failover":
@@ -71,6 +87,7 @@ def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, A
 
 
 def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
+    from bridge.indexes.groups import index_positions
     from bridge.triggers.metrics import TriggerMetrics
     from store.server.worker import run_worker
 
@@ -78,6 +95,7 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
+        datastore.indexes.positions = index_positions(coordinator, datastore.name)
         run_worker(
             datastore,
             worker.host,
@@ -93,14 +111,18 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
 
     settings = GatewayConfig(
         host=gateway.host,
-        port=directory.kept_port(gateway.name, "kafka", gateway.port),
+        port=gateway.port if gateway.listeners else directory.kept_port(gateway.name, "kafka", gateway.port),
+        listeners=tuple(
+            replace(each.listener(), port=directory.kept_port(gateway.name, "kafka" if not number else f"kafka-{each.name}", each.port))
+            for number, each in enumerate(gateway.listeners)
+        ),
         registry_port=directory.kept_port(gateway.name, "registry", gateway.registry_port),
         name=gateway.name,
-        node_id=config.gateways.index(gateway) + 1,
         advertised_host=gateway.advertised_host,
         advertised_port=gateway.advertised_port,
         formats=gateway.formats,
         group_initial_delay_s=gateway.group_initial_delay_s,
+        session_timeout_s=gateway.session_timeout_s,
     )
 
     def started(kafka: int, registry: int) -> None:
@@ -119,6 +141,23 @@ def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, na
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         ready()
         run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
+
+
+def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, name: str, stop: threading.Event) -> None:
+    from bridge.indexes.worker import IndexWorker
+
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        directory.say_ready(name, {})
+        IndexWorker(datastore, coordinator, name, lease_s=workers.lease_s).run(stop)
+
+
+def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
+    from bridge.export.worker import run_exporter
+
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        directory.say_ready(name, {})
+        # Of several instances over one storage each has a process of this name: the run directory tells them apart.
+        run_exporter(config.exports, datastore, coordinator, _instance_id(directory, name), stop)
 
 
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
@@ -163,8 +202,8 @@ def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig
 
 
 def _instance_id(directory: RunDir, name: str) -> str:
-    """A static member of its group: a loader that was killed and started again takes its own place, at once and without a rebalance, instead of waiting until
-    the group has given its old self up."""
+    """A name of its own for a process of this run directory, the same whenever it is started: a loader that was killed and started again takes its own
+    place, at once and without a rebalance, instead of waiting until the group has given its old self up."""
     return f"{name}-{sha256(str(directory.path.resolve()).encode()).hexdigest()[:8]}"
 
 

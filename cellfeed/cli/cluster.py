@@ -16,11 +16,10 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
 from cellfeed.config import Config, load_config
 from cellfeed.run_dir import RunDir
-from store.body_codec import decode_body
 from store.cells import NewCell, Outcome
 from store.clusters.failover import cluster_role, promote
 from store.clusters.migrate import migrate_cluster
-from store.clusters.rejoin import clone, extra_buffered, extra_cells, follow_again, is_prefix
+from store.clusters.rejoin import clone, follow_again, is_half_copied, is_prefix, never_replicated
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.errors import InvalidRequest, ProtectData, StorageUnavailable
@@ -106,19 +105,26 @@ def rejoin(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a node back as a minion: an old master, or an empty server in its place. One that holds what was never replicated is refused, and it is listed."""
+    """Bring a node back as a minion: an old master, or an empty server in its place.
+
+    One that holds cells that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases, addresses), and where
+    a copy was cut off, it is made a copy of the master.
+    """
     checked = _config(config, run_dir)
     servers = storage.cluster_servers(checked, cluster)
     role, _ = cluster_role(servers)
-    if copy:
+    if copy or is_half_copied(servers, node):
         _copy(servers, node, as_json)
         return
     if is_prefix(servers, node, role):
         follow_again(servers, node)
         _done(as_json, {"node": node, "follows": role.master}, f"{node} follows {role.master}")
         return
-    extra = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for _, cell in extra_cells(servers, node, role)]
-    extra += extra_buffered(servers, node)
+    beyond = never_replicated(servers, node, role)
+    if beyond.nothing:
+        _copy(servers, node, as_json)
+        return
+    extra = [*beyond.cells, *beyond.buffered]
     if not put_again:
         for cell in extra[:_EXTRA_SHOWN]:
             console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key} {cell.body_json.decode()[:100]}", highlight=False)

@@ -9,7 +9,25 @@ from typing import Annotated
 import typer
 
 from cellfeed import __version__
-from cellfeed.cli import cells, cluster, demo, lifecycle, offsets, parked, status, trigger_control, triggers, verify, warehouse
+from cellfeed.cli import (
+    access,
+    cells,
+    cluster,
+    demo,
+    export,
+    export_control,
+    index,
+    index_check,
+    lifecycle,
+    offsets,
+    offsets_translate,
+    parked,
+    status,
+    trigger_control,
+    triggers,
+    verify,
+    warehouse,
+)
 from cellfeed.cli.output import fail
 from store.errors import CellfeedError
 
@@ -35,10 +53,21 @@ triggers.app.command()(trigger_control.reset)
 triggers.app.command()(trigger_control.forget)
 triggers.app.command("history")(trigger_control.show_history)
 app.add_typer(triggers.app, name="triggers")
+export.app.command()(export_control.pause)
+export.app.command()(export_control.resume)
+export.app.command()(export_control.verify)
+export.app.command("parked")(export_control.list_parked)
+app.add_typer(export.app, name="export")
+offsets.app.command()(offsets_translate.translate)
 app.add_typer(parked.app, name="parked")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(access.users_app, name="users")
+app.add_typer(access.acls_app, name="acls")
 app.add_typer(warehouse.app, name="warehouse")
+index.app.command()(index_check.verify)
+index.app.command()(index_check.repair)
+app.add_typer(index.app, name="index")
 app.command()(demo.demo)
 app.command()(lifecycle.run)
 

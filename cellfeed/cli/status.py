@@ -13,6 +13,9 @@ from rich.text import Text
 
 from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.open import open_coordinator
+from bridge.gateway.nodes import all_nodes
+from bridge.gateway.slot_claims import slots_by_gateway
+from bridge.gateway.spread import SLOTS
 from bridge.triggers.foothold import choices, lost_offsets
 from bridge.triggers.lag import GroupLag as TriggerLag
 from bridge.triggers.lag import LagReader
@@ -42,6 +45,17 @@ class GroupLag:
 
 
 @dataclass
+class GatewayAmongOthers:
+    """A living gateway of the datastore, on whatever host. ``addresses``: by listener, as clients are told; ``slots`` of groups that it coordinates."""
+
+    name: str
+    node_id: int
+    addresses: dict[str, str]
+    registry: str
+    slots: list[int]
+
+
+@dataclass
 class _Told:
     """What could be learnt of an instance. ``storage_away``, ``coordination_away``: why the rest is not known."""
 
@@ -51,6 +65,7 @@ class _Told:
     heads: dict[int, Head] = field(default_factory=dict)
     groups: list[GroupLag] = field(default_factory=list)
     triggers: list[TriggerLag] = field(default_factory=list)
+    gateways: list[GatewayAmongOthers] = field(default_factory=list)
     storage_away: str | None = None
     coordination_away: str | None = None
 
@@ -62,6 +77,7 @@ class _Told:
             "shards": {str(shard): head._asdict() for shard, head in self.heads.items()},
             "groups": [vars(lag) for lag in self.groups],
             "triggers": [summary(lag) for lag in self.triggers],
+            "gateways": [vars(gateway) for gateway in self.gateways],
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
         }
@@ -79,6 +95,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     else:
         _print_processes(told)
         _print_storage(told, config.datastore.name)
+        _print_gateways(told)
         _print_groups(told, config.datastore.name)
     if told.storage_away:
         raise typer.Exit(1)
@@ -106,6 +123,7 @@ def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Dat
     try:
         triggers |= set(reader.groups())
         told.triggers = [reader.read(group) for group in sorted(triggers)]
+        told.gateways = _gateways(datastore, coordinator)
         told.groups = _lags(coordinator, datastore, triggers, {shard: head.watermark for shard, head in told.heads.items()})
     except Unavailable as error:
         told.groups, told.coordination_away = [], str(error)
@@ -135,6 +153,16 @@ def _print_storage(told: _Told, datastore: str) -> None:
         console.print(cluster_line(cluster), highlight=False)
 
 
+def _print_gateways(told: _Told) -> None:
+    if told.gateways:
+        console.print()
+        table = Table("gateway", "node", "addresses", "schema registry", "slots of groups", box=None)
+        for gateway in told.gateways:
+            addresses = ", ".join(f"{listener} {address}" for listener, address in gateway.addresses.items())
+            table.add_row(gateway.name, str(gateway.node_id), addresses, gateway.registry, f"{len(gateway.slots)} of {SLOTS}")
+        console.print(table)
+
+
 def _print_groups(told: _Told, datastore: str) -> None:
     if told.coordination_away:
         console.print()
@@ -160,6 +188,21 @@ def _trigger_groups(app: str, settings: dict[str, Any]) -> list[str]:
         return [trigger.group for trigger in load_program(app, settings)]
     except CellfeedError:
         return []
+
+
+def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmongOthers]:
+    known = all_nodes(datastore.state)
+    return [
+        GatewayAmongOthers(
+            name,
+            known[name].node_id,
+            {listener: f"{host}:{port}" for listener, (host, port) in known[name].listeners.items()},
+            f"{known[name].registry[0]}:{known[name].registry[1]}",
+            slots,
+        )
+        for name, slots in slots_by_gateway(coordinator).items()
+        if name in known
+    ]
 
 
 def _lags(coordinator: Offsets, datastore: Datastore, triggers: set[str], watermarks: dict[int, int]) -> list[GroupLag]:

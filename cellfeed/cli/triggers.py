@@ -89,7 +89,7 @@ def lag(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption
             raise NotFound(f"no trigger {group!r} has ever run here; there are {', '.join(reader.groups()) or 'none'}")
         found = reader.read(group)
     if as_json:
-        print_json({**summary(found), "shards": [_shard_as_json(each) for each in found.shards]})
+        print_json({**summary(found), "shards": [shard_as_json(each) for each in found.shards]})
         return
     table = Table("shard", "offset", "end", "cells behind", "seconds behind", "worker", "last progress", "because", box=None)
     for each in found.shards:
@@ -131,7 +131,7 @@ def _away(lag: GroupLag) -> str:
     return f"is at most so far behind, as far as its workers say: {lag.away_because}" if lag.away_because else ""
 
 
-def _shard_as_json(each: ShardLag) -> dict[str, Any]:
+def shard_as_json(each: ShardLag) -> dict[str, Any]:
     return {
         "shard": each.shard,
         "offset": each.offset,

@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from store.errors import CellfeedError, InvalidBody, InvalidRequest, NotFound
 from store.json_body import canonical_from_json, parse
 from store.limits import BODY_BYTES_MAX
@@ -187,6 +184,9 @@ def _ndjson_records(path: Path) -> Iterator[Record]:
 
 
 def _parquet_records(path: Path) -> Iterator[Record]:
+    import pyarrow as pa  # a large library, for those who load Parquet only
+    import pyarrow.parquet as pq
+
     size, row = path.stat().st_size, 0
     try:
         file = pq.ParquetFile(path)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable
 from store.limits import ADDED_ID_MAX
 from store.sharding import shard_of
@@ -152,6 +153,11 @@ class FailingMaster:
 
     def _heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return {shard: head._replace(leader_epoch=head.leader_epoch + self.promotions) for shard, head in self._minion.heads(shards).items()}
+
+    @property
+    def indexes(self) -> IndexStore:
+        """Entries outlive the master: they are written to the minion."""
+        return self._minion.indexes
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Final
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.index_contract import IndexStore
 from store.errors import Unavailable
 
 
@@ -132,6 +133,10 @@ class GatedEngine:
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         self._gate.pass_through()
         return self._engine.heads(shards)
+
+    @property
+    def indexes(self) -> IndexStore:
+        return self._engine.indexes
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         self._gate.pass_through()

@@ -1,0 +1,117 @@
+"""users add|list|remove|passwd and acls allow|remove|list: who may come in through the Kafka gateways, and what they may read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.table import Table
+
+from bridge.gateway.users import Acl, User, allow, list_acls, list_users, put_user, remove_acl, remove_user
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, print_json
+from store.errors import InvalidRequest
+
+PASSWORD_VARIABLE: Final = "CELLFEED_PASSWORD"  # noqa: S105 (the name of a variable)
+
+users_app = typer.Typer(no_args_is_help=True, help="Users of the Kafka gateways: add, list, remove, give another password.")
+acls_app = typer.Typer(
+    no_args_is_help=True, help="What users of the Kafka gateways may do: allow, remove, list. Once there is a user or an ACL, only what is allowed."
+)
+
+NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
+PrincipalArgument = Annotated[str, typer.Argument(help="The user; ANONYMOUS without authentication; CN=… of a client certificate.")]
+OperationArgument = Annotated[str, typer.Argument(help="read or describe; for groups delete, too. read and delete include describe.")]
+KindArgument = Annotated[str, typer.Argument(help="topic or group.")]
+PatternArgument = Annotated[str, typer.Argument(help="A name, or a prefix with * at its end.")]
+
+
+@users_app.command("add")
+def add_user(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Add a user. The password comes from the variable CELLFEED_PASSWORD, from a prompt, or as the first line of the standard input."""
+    password = _password()
+    with opened(run_dir) as instance:
+        put_user(instance.datastore.state, name, password, is_new=True)
+    console.print(f"user {name} is added, and may do what an ACL allows: cellfeed acls allow {name} read topic {instance.datastore.name}")
+
+
+@users_app.command("passwd")
+def change_password(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Give a user another password, read as by add. Connections that are open stay."""
+    password = _password()
+    with opened(run_dir) as instance:
+        put_user(instance.datastore.state, name, password, is_new=False)
+    console.print(f"user {name} has another password")
+
+
+@users_app.command("remove")
+def remove(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Remove a user with the user's ACLs. Connections that are open may do nothing from then on, as long as other users or ACLs are left."""
+    with opened(run_dir) as instance:
+        acls = remove_user(instance.datastore.state, name)
+    console.print(f"user {name} and {acls} ACLs are removed")
+
+
+@users_app.command("list")
+def show_users(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """List users and the mechanisms that they can use."""
+    with opened(run_dir) as instance:
+        found: list[User] = list_users(instance.datastore.state)
+    if as_json:
+        for user in found:
+            print_json({"name": user.name, "mechanisms": sorted(user.credentials)})
+        return
+    table = Table("user", "mechanisms", box=None)
+    for user in found:
+        table.add_row(user.name, ", ".join(["PLAIN", *sorted(user.credentials)]))
+    console.print(table if found else "there are no users")
+
+
+@acls_app.command("allow")
+def allow_acl(
+    principal: PrincipalArgument, operation: OperationArgument, kind: KindArgument, pattern: PatternArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR
+) -> None:
+    """Allow a user something: allow billing read topic 'trips*'. In force a second later, on open connections as well."""
+    with opened(run_dir) as instance:
+        allow(instance.datastore.state, Acl(principal, kind, pattern, operation))
+    console.print(f"{principal} may {operation} {kind} {pattern}")
+
+
+@acls_app.command("remove")
+def remove_one_acl(
+    principal: PrincipalArgument, operation: OperationArgument, kind: KindArgument, pattern: PatternArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR
+) -> None:
+    """Take back what was allowed, in the same words."""
+    with opened(run_dir) as instance:
+        remove_acl(instance.datastore.state, Acl(principal, kind, pattern, operation))
+    console.print(f"{principal} may no longer {operation} {kind} {pattern}")
+
+
+@acls_app.command("list")
+def show_acls(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """List what is allowed to whom."""
+    with opened(run_dir) as instance:
+        found = list_acls(instance.datastore.state)
+    if as_json:
+        for acl in found:
+            print_json(msgspec.to_builtins(acl))
+        return
+    table = Table("user", "may", "", "pattern", box=None)
+    for acl in found:
+        table.add_row(acl.principal, acl.operation, acl.kind, acl.pattern)
+    console.print(table if found else "there are no ACLs")
+
+
+def _password() -> str:
+    """Never from the command line, which every user of the machine can read."""
+    if (from_variable := os.environ.get(PASSWORD_VARIABLE)) is not None:
+        return from_variable
+    if sys.stdin.isatty():
+        return str(typer.prompt("password", hide_input=True, confirmation_prompt=True))
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise InvalidRequest(f"no password: give it in the variable {PASSWORD_VARIABLE}, at the prompt, or as the first line of the standard input")
+    return line

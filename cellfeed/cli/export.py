@@ -1,0 +1,145 @@
+"""export run|list|lag: exporters on this host, and how far every export is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress
+from rich.table import Table
+
+from bridge.export.declaration import Export
+from bridge.triggers.control import EXPORTS, when
+from bridge.triggers.lag import GroupLag, LagReader
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
+from cellfeed.cli.triggers import lag_cells, shard_as_json, summary
+from cellfeed.config import Config
+from store.errors import CellfeedError, NotFound
+
+if TYPE_CHECKING:
+    from bridge.export.export_group import ExportGroup
+app = typer.Typer(no_args_is_help=True, help="Exports: the log in a Kafka cluster, exactly once. Run exporters, see how far each is and why, compare.")
+
+NameArgument = Annotated[str, typer.Argument(help="The export, as the configuration names it.")]
+
+
+@app.command()
+def run(
+    name: Annotated[str | None, typer.Argument(help="One export of the configuration; all of them when left out.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare partitions and shards while exporting; a difference ends it with exit code 1.")] = False,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Export until Ctrl-C or SIGTERM, which end it after the transactions under way.
+
+    Any number of these run at once, on any number of hosts, and divide the shards between them. A topic that cannot be exported to is refused with what
+    mends it (exit code 3).
+    """
+    from bridge.export.watching import Watching
+    from bridge.export.worker import run_exporter
+
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
+    with opened(run_dir, config) as (checked, datastore, coordinator):
+        exports = chosen(checked, name)
+        watching = Watching(exports, datastore, stopping) if verify else None
+        looks = _Looks(stopping, progress_bar(), sum(head.watermark for head in datastore.heads().values()) * len(exports))
+        try:
+            run_exporter(exports, datastore, coordinator, f"export-{socket.gethostname()}-{os.getpid()}", stopping, on_look=looks.look)
+        finally:
+            looks.close()
+            found = watching.close() if watching is not None else None
+    if looks.refused is not None:
+        raise looks.refused
+    if found is not None:
+        raise found
+
+
+class _Looks:
+    """What is shown, and whether all is refused, at each look of an exporter."""
+
+    def __init__(self, stopping: threading.Event, bar: Progress, cells: int) -> None:
+        self.refused: CellfeedError | None = None
+        self._stopping = stopping
+        self._bar = bar
+        self._total = cells
+        self._task = bar.add_task("exporting", total=cells)
+        self._bar.start()
+
+    def look(self, groups: Sequence[ExportGroup]) -> None:
+        """Called by the exporter."""
+        refusals = [group.refusal for group in groups]
+        if all(refusals):
+            self.refused = refusals[0]
+            self._stopping.set()
+        located = sum(each.location for group in groups for each in group.progress().values())
+        self._bar.update(self._task, completed=min(located, self._total))
+        if located >= self._total:
+            self._bar.stop()
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+@app.command("list")
+def list_exports(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """List every export that is configured or has ever run: its topic, who works on it, how far it is behind, and what it waits for."""
+    with opened(run_dir, config) as (checked, datastore, coordinator):
+        reader = LagReader(datastore, coordinator)
+        lags = {lag.group.removeprefix(EXPORTS): lag for lag in map(reader.read, reader.exports())}
+        topics = {export.name: export.topic_of(datastore.name) for export in checked.exports}
+    names = sorted({*lags, *topics})
+    if as_json:
+        for name in names:
+            print_json({"export": name, "topic": topics.get(name), **(_summary(lags[name]) if name in lags else {"begun": False})})
+        return
+    table = Table("export", "topic", "exporters", "cells behind", "seconds behind", "parked", "", box=None)
+    for name in names:
+        row = lag_cells(lags[name]) if name in lags else ("0", "", "", "", f"has never begun: cellfeed export run {name}")
+        table.add_row(name, topics.get(name, "not configured any more"), *row)
+    console.print(table if names else "no export is configured")
+
+
+@app.command()
+def lag(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show how far an export is behind, shard by shard: cells, seconds, when it last got on, and why it is where it is."""
+    with opened(run_dir, config) as (_, datastore, coordinator):
+        reader = LagReader(datastore, coordinator)
+        known = reader.exports()
+        if EXPORTS + name not in known:
+            raise NotFound(f"no export {name!r} has ever run here; there are {', '.join(each.removeprefix(EXPORTS) for each in known) or 'none'}")
+        found = reader.read(EXPORTS + name)
+    if as_json:
+        print_json({"export": name, **_summary(found), "shards": [shard_as_json(each) for each in found.shards]})
+        return
+    table = Table("shard", "next cell", "end", "cells behind", "seconds behind", "exporter", "last progress", "because", box=None)
+    for each in found.shards:
+        offset, seconds = "" if each.offset is None else str(each.offset), "" if each.seconds is None else f"{each.seconds:.1f}"
+        progress = when(each.progress_us) if each.progress_us else "never"
+        table.add_row(str(each.shard), offset, str(each.watermark), str(each.cells), seconds, each.owner, progress, each.because)
+    console.print(table)
+    console.print(f"{name}: {found.cells} cells, {found.seconds:.1f} s behind; exporters: {', '.join(found.workers) or 'none'}", highlight=False)
+    for trouble in filter(None, (found.waits_because, found.away_because)):
+        errors.print(f"{name} {trouble}", style="red", highlight=False)
+
+
+def chosen(config: Config, name: str | None) -> list[Export]:
+    """The configured exports, or the one of that name. Raises NotFound."""
+    found = [export for export in config.exports if name in (None, export.name)]
+    if not found:
+        there = ", ".join(export.name for export in config.exports) or "none"
+        raise NotFound(f"the configuration has no export {name!r}; it has {there}" if name else "the configuration has no exports: name some under exports:")
+    return found
+
+
+def _summary(found: GroupLag) -> dict[str, object]:
+    said = summary(found)
+    return {key: said[key] for key in ("cells_behind", "seconds_behind", "parked", "workers", "shards_without_worker", "waits_because", "away_because")}

@@ -1,0 +1,113 @@
+"""export pause|resume|verify|parked: what operators do to an export, and whether it is what it should be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from confluent_kafka import KafkaException
+from rich.table import Table
+from rich.text import Text
+
+from bridge.triggers.control import EXPORTS, Control, when
+from bridge.triggers.history import operator
+from bridge.triggers.lag import LagReader
+from bridge.triggers.parked import ParkedCells
+from cellfeed.cli.export import NameArgument, chosen
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from store.errors import NotFound, Unavailable
+
+
+def pause(
+    name: NameArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept.")],
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Have an export's processes, on all hosts, stop after the transactions under way, until `resume`."""
+    with opened(run_dir, config) as instance:
+        _must_be_known(name, instance)
+        Control(instance.datastore.state, EXPORTS + name).pause(operator(reason))
+    if as_json:
+        print_json({"paused": name})
+    else:
+        console.print(f"{name} is paused: its exporters give their shards back after the transactions under way", highlight=False)
+
+
+def resume(
+    name: NameArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept.")] = "what it was paused for is done",
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a paused export go on behind what its partitions hold."""
+    with opened(run_dir, config) as instance:
+        ended = Control(instance.datastore.state, EXPORTS + name).resume(operator(reason))
+    if as_json:
+        print_json({"resumed": name})
+    else:
+        console.print(f"{name} goes on; it was {ended}", highlight=False)
+
+
+def verify(
+    name: NameArgument,
+    shard: Annotated[list[int] | None, typer.Option("--shard", min=0, help="Only this shard; may be given several times.")] = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every record of the exported topic with its cell, and print a digest of each side, per shard. Exits with 1 where they differ."""
+    from bridge.export.kafka_errors import error_of, words
+    from bridge.export.verify import verify_export
+
+    with opened(run_dir, config) as (checked, datastore, _):
+        [export] = chosen(checked, name)
+        if beyond := [each for each in shard or () if each >= datastore.shards]:
+            raise NotFound(f"there is no shard {beyond[0]}: the datastore has {datastore.shards}")
+        verdicts = []
+        with progress_bar() as bar:
+            task = bar.add_task("comparing", total=len(shard or range(datastore.shards)))
+            try:
+                for verdict in verify_export(export, datastore, shard):
+                    verdicts.append(verdict)
+                    bar.advance(task)
+            except KafkaException as error:
+                raise Unavailable(f"the Kafka cluster at {export.bootstrap}: {words(error_of(error))}") from error
+    table = Table("shard", "records", "until", "digest in the partition", "digest in the log", "", box=None)
+    for each in verdicts:
+        if as_json:
+            print_json(msgspec.to_builtins(each) | {"equal": each.equal})
+        said = Text("") if each.equal else Text(f"differs from cell {each.differs_at} on: {each.what}", "red")
+        table.add_row(str(each.shard), str(each.cells), str(each.until), each.partition_digest[:16], each.log_digest[:16], said)
+    differing = [each.shard for each in verdicts if not each.equal]
+    if not as_json:
+        console.print(table)
+        console.print(Text(f"shards {differing} differ", "red") if differing else Text("all equal"))
+    if differing:
+        raise typer.Exit(1)
+
+
+def list_parked(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """List the cells that have no record in the topic because theirs would be too large."""
+    with opened(run_dir, config) as instance:
+        _must_be_known(name, instance)
+        cells = ParkedCells(instance.datastore.state).all(EXPORTS + name)
+    table = Table("cell", "row key", "column", "parked since", "why", box=None)
+    for cell in cells:
+        if as_json:
+            print_json(msgspec.to_builtins(cell))
+        table.add_row(cell.cell_id, cell.row_key, cell.column_name, when(cell.parked_at_us), cell.error)
+    if not as_json:
+        console.print(table if cells else "nothing is parked")
+
+
+def _must_be_known(name: str, instance: Opened) -> None:
+    """A name with a slip in it must not be paused in silence."""
+    known = {export.name for export in instance.config.exports}
+    known |= {group.removeprefix(EXPORTS) for group in LagReader(instance.datastore, instance.coordinator).exports()}
+    if name not in known:
+        raise NotFound(f"no export {name!r} is configured here or has ever run; there are {', '.join(sorted(known)) or 'none'}")

@@ -1,0 +1,81 @@
+"""index verify|repair: an index against the cells, both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.indexes.groups import index_positions
+from cellfeed.cli.index import NameArgument
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from store.errors import NotFound
+from store.indexes.catalog import IndexRecord, VersionRecord
+from store.indexes.check import CheckReport, IndexCheck
+
+VersionOption = Annotated[int | None, typer.Option("--version", help="This version; the one that answers queries when left out.")]
+WaitOption = Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for the index to come to the ends of the logs, in seconds.")]
+
+
+def verify(
+    name: NameArgument,
+    version: VersionOption = None,
+    wait_s: WaitOption = 60.0,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Hold an index against the cells, both ways, beside live writes, and name every missing, stale or invented entry. Exits with 1 when there is one."""
+    report = _check(run_dir, config, name, version, wait_s, as_json=as_json, repair=False)
+    if report.differences or report.unsettled:
+        raise typer.Exit(1)
+
+
+def repair(
+    name: NameArgument,
+    version: VersionOption = None,
+    wait_s: WaitOption = 60.0,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify an index, and mend just the entries that are missing, stale or invented. May be killed and run again."""
+    _check(run_dir, config, name, version, wait_s, as_json=as_json, repair=True)
+
+
+def _check(run_dir: Path, config: Path | None, name: str, number: int | None, wait_s: float, *, as_json: bool, repair: bool) -> CheckReport:
+    with opened(run_dir, config) as instance:
+        datastore = instance.datastore
+        version = datastore.indexes.version(_chosen(datastore.indexes.catalog.get(name), number))
+        check = IndexCheck(datastore, version, index_positions(instance.coordinator, datastore.name), wait_s)
+        with progress_bar() as bar:
+            task = bar.add_task(f"index {name} version {version.number}", total=2 * check.total())
+            for difference in check.run(lambda done: bar.advance(task, done)):
+                if repair:
+                    check.repair(difference)
+                told = difference.told(version)
+                if as_json:
+                    print_json(told)
+                else:
+                    console.print(f"{told['kind']}: row {told['row_key']}: found {told['found']}, the cells say {told['wanted']}", highlight=False)
+    report = check.report
+    if as_json:
+        counts = {"cells": report.cells, "entries": report.entries, "tombstones": report.tombstones}
+        print_json({**counts, "differences": report.differences, "unsettled": report.unsettled, "repaired": repair})
+    else:
+        console.print(
+            f"{report.cells} cells and {report.entries} entries looked at; {report.differences} differences{' mended' if repair else ''}", highlight=False
+        )
+        if report.unsettled:
+            console.print(f"{report.unsettled} rows got new cells at every look: run it again", highlight=False)
+    return report
+
+
+def _chosen(record: IndexRecord, number: int | None) -> VersionRecord:
+    if number is not None:
+        return record.version(number)
+    if (found := record.current or record.building) is None:
+        raise NotFound(f"index {record.name!r} has no version that is kept; name one with --version")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from store.failpoints import clear_failpoints
 from tests.services import local_mariadb, local_zookeeper
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it starts, which is to be ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,5 +1,5 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on storage clusters, and on triggers with their ZooKeeper; one JSON summary a line.
-Exits with 1 when an invariant was broken or a fault did not happen."""
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on storage clusters, on triggers with their ZooKeeper, on gateways, and on exports; one
+JSON summary a line. Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.faults import gateway_faults
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
+from tests.faults.export_run import BRIEF as EXPORT_BRIEF
+from tests.faults.export_run import EXPORT_KINDS, run_export_faults
+from tests.faults.export_run import FULL as EXPORT_FULL
+from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
 from tests.faults.run import KINDS, FaultRun, run_faults
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
-from tests.services import local_mariadb, local_zookeeper
+from tests.services import local_kafka, local_mariadb, local_zookeeper
 from tests.services.small_disk import NoSmallDisk
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--kind", choices=(*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS), help="one kind of fault; all of them when left out")
+    kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
+    parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=int, help="one seed; 1 to 3 when left out")
-    parser.add_argument("--brief", action="store_true", help="trigger and zookeeper kinds with 240 trips, as in the test suite, instead of all 6,433")
+    parser.add_argument("--brief", action="store_true", help="trigger, zookeeper, gateways and export kinds as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
     failed = 0
@@ -49,12 +55,21 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
         return run_faults(kind, seed, directory)
     if kind in CLUSTER_KINDS:
         return run_cluster_faults(kind, seed)
+    if kind in GATEWAY_KINDS:
+        return run_gateway_faults(kind, seed, directory, gateway_faults.BRIEF if brief else gateway_faults.FULL)
+    if kind in EXPORT_KINDS:
+        return run_export_faults(kind, seed, directory, EXPORT_BRIEF if brief else EXPORT_FULL)
     return run_trigger_faults(kind, seed, directory, BRIEF if brief else FULL)
 
 
 def _all_kinds() -> list[str]:
     kinds = list(KINDS)
-    for what, more, reason in (("clusters", CLUSTER_KINDS, local_mariadb.why_not()), ("trigger groups", TRIGGER_KINDS, local_zookeeper.why_not())):
+    groups = (
+        ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
+        ("trigger groups and gateways", (*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not()),
+        ("exports", EXPORT_KINDS, local_kafka.why_not() or local_zookeeper.why_not()),
+    )
+    for what, more, reason in groups:
         if reason:
             print(f"no fault runs on {what}: {reason}", file=sys.stderr)
         else:

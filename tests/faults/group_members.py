@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -54,14 +56,24 @@ class GroupLedger:
     gaps: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     failed_commits: int = 0
+    owners: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    """(generation, partition) to the members that had it, where a client tells its generation."""
+    generations: dict[str, list[int]] = field(default_factory=dict)
+    """The generations that each member was in, one after the other."""
     acknowledged: dict[int, int] = field(default_factory=dict)
     attempted: dict[int, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def raise_to(self, positions: dict[int, int], offsets: Sequence[TopicPartition]) -> None:
+    def raise_to(self, positions: dict[int, int], offsets: Mapping[int, int]) -> None:
         with self.lock:
-            for each in offsets:
-                positions[each.partition] = max(positions.get(each.partition, 0), each.offset)
+            for partition, offset in offsets.items():
+                positions[partition] = max(positions.get(partition, 0), offset)
+
+    def given(self, member: str, generation: int, partitions: Iterable[int]) -> None:
+        with self.lock:
+            self.generations.setdefault(member, []).append(generation)
+            for partition in partitions:
+                self.owners.setdefault((generation, partition), set()).add(member)
 
     def total_acknowledged(self) -> int:
         with self.lock:
@@ -78,61 +90,46 @@ def check_group(ledger: GroupLedger, ends: dict[int, int]) -> Violations:
         if (missing := len(set(range(position)) - set(ledger.handled.get(shard, ()))))
     ]
     back = [f"{each}: began before a position that was acknowledged" for each in ledger.resumed if each.offset < each.acknowledged]
+    back += [
+        f"generation {generation}: partition {partition} was of {sorted(owners)}"
+        for (generation, partition), owners in ledger.owners.items()
+        if len(owners) > 1
+    ]
+    back += [
+        f"{member}: generations {before}, then {after}" for member, all_of in ledger.generations.items() for before, after in pairwise(all_of) if after < before
+    ]
     unread = [f"{shard}: {end} records, some never handled" for shard, end in ends.items() if set(range(end)) - set(ledger.handled.get(shard, ()))]
     return {"I7": list(ledger.gaps), "I14": ahead + unhandled, "I20": back, "I8": unread}
 
 
-class GroupMember(threading.Thread):
-    """A stock consumer in a group: handles a few records, then commits what is behind them, and waits for the answer."""
+class Member(threading.Thread):
+    """What every client's member notes down. ``run`` is the client's own: it handles a few records, commits what is behind them, and waits for the answer."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger) -> None:
+    def __init__(self, name: str, ledger: GroupLedger) -> None:
         super().__init__(name=name, daemon=True)
         self._ledger = ledger
-        self._topic_name = topic
         self._ended = threading.Event()
         self._next: dict[int, int] = {}
         self._given: dict[int, int] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6_000,
-                "heartbeat.interval.ms": 300,
-                "socket.timeout.ms": COMMIT_TIMEOUT_MS,
-                "reconnect.backoff.max.ms": 300,
-                "fetch.wait.max.ms": 100,
-                "log_level": 0,  # a killed gateway is what the run is about, not news
-            }
-        )
-        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
 
-    def run(self) -> None:
-        while not self._ended.is_set():
-            for message in self._consumer.consume(40, 0.1):
-                if (error := message.error()) is not None:
-                    self._tell(error)
-                    continue
-                event = decode_envelope(message.value())
-                if (event.shard, event.added_id) != (message.partition(), message.offset()):
-                    self._ledger.errors.append(f"{message.partition()}/{message.offset()} carries {event.shard}/{event.added_id}")
-                self._handle(message.partition(), message.offset())
-            self._commit()
-
+    @abstractmethod
     def stop(self) -> None:
-        self._ended.set()
-        self.join(30)
-        self._consumer.close()
+        """Leaves the group."""
 
-    def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _was_given(self, partitions: Iterable[int]) -> None:
         with self._ledger.lock:
-            self._given.update({each.partition: self._ledger.acknowledged.get(each.partition, 0) for each in partitions})
+            self._given.update({each: self._ledger.acknowledged.get(each, 0) for each in partitions})
 
-    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _was_revoked(self, partitions: Iterable[int]) -> None:
         for each in partitions:
-            self._next.pop(each.partition, None)
-            self._given.pop(each.partition, None)
+            self._next.pop(each, None)
+            self._given.pop(each, None)
+
+    def _received(self, partition: int, offset: int, value: bytes | None) -> None:
+        event = decode_envelope(value or b"")
+        if (event.shard, event.added_id) != (partition, offset):
+            self._ledger.errors.append(f"{partition}/{offset} carries {event.shard}/{event.added_id}")
+        self._handle(partition, offset)
 
     def _handle(self, partition: int, offset: int) -> None:
         ledger = self._ledger
@@ -145,19 +142,72 @@ class GroupMember(threading.Thread):
             ledger.handled.setdefault(partition, []).append(offset)
         self._next[partition] = offset + 1
 
+    def _to_commit(self) -> dict[int, int]:
+        """Positions beyond what was acknowledged; they count as attempted."""
+        acknowledged = self._ledger.acknowledged
+        offsets = {partition: offset for partition, offset in self._next.items() if offset > acknowledged.get(partition, 0)}
+        self._ledger.raise_to(self._ledger.attempted, offsets)
+        return offsets
+
+
+class GroupMember(Member):
+    """confluent-kafka."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger, strategy: str = "range,roundrobin", *, commits: bool = True
+    ) -> None:
+        super().__init__(name, ledger)
+        self._commits = commits
+        self._topic_name = topic
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 300,
+                "socket.timeout.ms": COMMIT_TIMEOUT_MS,
+                "reconnect.backoff.max.ms": 300,
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,  # a killed gateway is what the run is about, not news
+                "partition.assignment.strategy": strategy,
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            for message in self._consumer.consume(40, 0.1):
+                if (error := message.error()) is not None:
+                    self._tell(error)
+                    continue
+                self._received(message.partition(), message.offset(), message.value())
+            if self._commits:
+                self._commit()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+        self._consumer.close()
+
+    def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._was_given(each.partition for each in partitions)
+
+    def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._was_revoked(each.partition for each in partitions)
+
     def _commit(self) -> None:
-        offsets = [TopicPartition(self._topic_name, partition, offset) for partition, offset in self._next.items()]
-        offsets = [each for each in offsets if each.offset > self._ledger.acknowledged.get(each.partition, 0)]
+        offsets = [TopicPartition(self._topic_name, partition, offset) for partition, offset in self._to_commit().items()]
         if not offsets:
             return
-        self._ledger.raise_to(self._ledger.attempted, offsets)
         try:
             answered = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             self._ledger.failed_commits += 1
             self._tell(error.args[0])
             return
-        self._ledger.raise_to(self._ledger.acknowledged, [each for each in answered if each.error is None])
+        self._ledger.raise_to(self._ledger.acknowledged, {each.partition: each.offset for each in answered if each.error is None})
 
     def _tell(self, error: KafkaError) -> None:
         if error.code() not in _WHILE_AWAY:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from store.datastore import Datastore
-from tests.services import local_mariadb
+from tests.services import local_kafka, local_mariadb
+from tests.services.local_kafka import Kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.mariadb_cluster import TestCluster, bare_servers, make_cluster
@@ -33,6 +36,21 @@ def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
     yield made
     made.admin.close()
     made.bare()
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    """One broker for the tests of one module. Skips, with the reason, where none can be had."""
+    if reason := local_kafka.why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
+    broker = Kafka(directory)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+        shutil.rmtree(directory)
 
 
 @pytest.fixture(params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))])

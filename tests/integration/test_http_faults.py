@@ -20,6 +20,7 @@ from store.client import Client
 from store.datastore import Datastore
 from store.errors import OutcomeUnknown, StorageUnavailable
 from tests.integration.cutting_proxy import cutting_proxy
+from tests.services.free_ports import free_port
 from tests.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
@@ -55,11 +56,6 @@ def worker_process(directory: Path, port: int = 0, failpoints: str = "") -> Iter
             worker.end(signal.SIGKILL)
         else:
             worker.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("failpoint", ["sqlite.put.before_commit", "sqlite.put.after_commit"])

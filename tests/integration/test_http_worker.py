@@ -235,7 +235,19 @@ def test_the_document_describes_every_route_and_its_page_needs_no_network(port: 
     assert document["openapi"].startswith("3.1")
     assert {path for path in document["paths"] if path.startswith("/v1/")} == {
         f"/v1/{{datastore}}/{route}"
-        for route in ("cell", "cells", "latest", "row", "rows", "cells/get", "cells/latest", "shards", "shards/{shard}/cells", "shards/cells")
+        for route in (
+            "cell",
+            "cells",
+            "latest",
+            "row",
+            "rows",
+            "cells/get",
+            "cells/latest",
+            "shards",
+            "shards/{shard}/cells",
+            "shards/cells",
+            "indexes/{index}/query",
+        )
     }
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert references <= set(document["components"]["schemas"])

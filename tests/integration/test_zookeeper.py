@@ -31,7 +31,7 @@ from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
 from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, Refused, StaleWriter, Unavailable
 from tests.services import local_zookeeper
-from tests.services.local_mariadb import free_port
+from tests.services.free_ports import free_port
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.waiting import wait_until
 

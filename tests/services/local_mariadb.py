@@ -4,7 +4,6 @@ instead of 1 s), and a ``root`` without a password."""
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from cellfeed.servers.configured import SHIPPED_SETTINGS
 from cellfeed.servers.life import await_answer, check_ports_free, launch, program
 from cellfeed.servers.mariadb import PACKAGE, Account, MariaDbServer
 from store.errors import Unavailable
+from tests.services.free_ports import free_port
 
 SETTINGS = SHIPPED_SETTINGS / "mariadb.cnf"
 ROOT_ACCOUNT = Account("root", "")
@@ -30,12 +30,6 @@ def why_not() -> str | None:
     except Unavailable as missing:
         return str(missing)
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def prepared_data_directory(parent: Path) -> Path:

@@ -15,8 +15,7 @@ from typing import Final
 import psutil
 
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
-from tests.services.free_ports import free_ports
-from tests.services.local_mariadb import free_port
+from tests.services.free_ports import free_port, free_ports
 from tests.services.waiting import wait_until
 
 START_TIMEOUT_S: Final = 30.0

@@ -1,0 +1,126 @@
+"""What is done to gateways: killed, paused past their session, stopped in order one after the other, and left without their ZooKeeper.
+
+Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from bridge.gateway.spread import slot_of
+from tests.faults.gateway_system import GROUP, SESSION_S, GatewaySystem
+from tests.faults.trigger_system import FaultDidNotHappen, until
+
+MOVED_MAX_S = 2 * SESSION_S + 10.0
+"""I21 while a gateway is gone: its session (longer in ZooKeeper), and ten seconds."""
+
+
+class Scale(NamedTuple):
+    """``faults`` in a run; ``away_s``: how long ZooKeeper is away."""
+
+    faults: int
+    away_s: float
+
+
+FULL = Scale(faults=5, away_s=60.0)
+BRIEF = Scale(faults=1, away_s=9.0)
+
+
+class Healed(NamedTuple):
+    at_s: float
+    witness: str
+    violations: list[str]
+
+
+def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
+    """kill -9 of the gateway that coordinates the group. The others go on with the group while it is gone."""
+    del scale
+    name = system.coordinator_of_group()
+    gateway = system.gateways[name]
+    pid, killed_s = gateway.process.pid, time.monotonic()
+    gateway.kill()
+    moved_s = system.going_again_s(killed_s, MOVED_MAX_S)
+    slow = [f"{moved_s:.1f} s after {name} was killed the group did not go on elsewhere"] if moved_s >= MOVED_MAX_S else []
+    taken_by = system.coordinator_of_group()
+    time.sleep(chance.uniform(0, 0.5))
+    gateway.start()
+    healed_s = time.monotonic()
+    if taken_by == name or gateway.process.pid == pid:
+        raise FaultDidNotHappen(f"{name} is as it was")
+    until(lambda: system.is_settled(), "the gateway that is back has its share")
+    return Healed(healed_s, f"{name} ({pid}) killed, the group went on at {taken_by} {moved_s:.1f} s later", slow)
+
+
+def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
+    """SIGSTOP of the group's coordinator until another one has the group and it goes on there; then it wakes up, believing in what it had."""
+    del scale
+    name = system.coordinator_of_group()
+    with system.paused(name):
+        stopped_s = time.monotonic()
+        until(lambda: any(slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name), "the paused gateway's groups are another's")
+        moved_s = system.going_again_s(stopped_s, MOVED_MAX_S)
+        taken_by = system.coordinator_of_group()
+        time.sleep(chance.uniform(0, 1))
+    healed_s = time.monotonic()
+    slow = [f"{moved_s:.1f} s after {name} was paused the group did not go on elsewhere"] if moved_s >= MOVED_MAX_S else []
+    until(lambda: system.is_settled(), "the gateway that woke up has its share")
+    return Healed(healed_s, f"{name} paused for {healed_s - stopped_s:.1f} s, the group went on at {taken_by} after {moved_s:.1f} s", slow)
+
+
+def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
+    """SIGTERM of one gateway after the other, each started again: a rolling restart."""
+    del chance, scale
+    pids = []
+    for name, gateway in system.gateways.items():
+        pid = gateway.process.pid
+        gateway.stop()
+        if gateway.returncode != 0:
+            raise FaultDidNotHappen(f"{name} ended with {gateway.returncode}")
+        until(lambda name=name: name not in system.slots() and sum(map(len, system.slots().values())) == 50, "the others have all groups", SESSION_S * 4)  # type: ignore[misc]
+        gateway.start()
+        until(lambda: system.is_settled(), "the gateway that is back has its share")
+        pids.append(f"{name} {pid} → {gateway.process.pid}")
+    return Healed(time.monotonic(), f"restarted in turn: {', '.join(pids)}", [])
+
+
+def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
+    """kill -9 of ZooKeeper; the group's members read on, and what they commit meanwhile is refused or waits."""
+    del chance
+    zookeeper = system.zookeeper
+    if zookeeper is None or zookeeper.process is None:
+        raise FaultDidNotHappen("no ZooKeeper runs")
+    pid = zookeeper.process.pid
+    zookeeper.kill()
+    killed_s = time.monotonic()
+    # What was acknowledged and read just before the kill does not count.
+    time.sleep(1.0)
+    acknowledged, resumed = system.group.total_acknowledged(), len(system.listeners.resumed)
+    # Beyond the member's own session: it lives because its heartbeats are answered.
+    time.sleep(max(scale.away_s - 2.0, 0))
+    heads = system.heads()
+    time.sleep(2.0)
+    read = {shard: cells[-1].added_id for shard, cells in system.reader.read.items() if cells}
+    stuck = [f"partition {shard}: nobody read on while ZooKeeper was away" for shard, head in heads.items() if read.get(shard, -1) < head - 1]
+    with system.listeners.lock:
+        handled = {shard: max(offsets, default=0) for shard, offsets in system.listeners.handled.items()}
+    stuck += [f"partition {shard}: the group did not read on while ZooKeeper was away" for shard, head in heads.items() if handled.get(shard, -1) < head - 1]
+    if len(system.listeners.resumed) != resumed:
+        stuck.append("a member that only reads lost its place while ZooKeeper was away")
+    if system.group.total_acknowledged() != acknowledged:
+        stuck.append("commits were acknowledged without a ZooKeeper to keep them")
+    zookeeper.start()
+    healed_s = time.monotonic()
+    return Healed(healed_s, f"ZooKeeper ({pid}) away for {healed_s - killed_s:.1f} s", stuck)
+
+
+FAULTS: dict[str, Callable[[GatewaySystem, Random, Scale], Healed]] = {
+    "gateways-kill": _kill,
+    "gateways-pause": _pause,
+    "gateways-stop": _stop,
+    "gateways-zookeeper": _zookeeper,
+}
+NEED_ZOOKEEPER = frozenset({"gateways-zookeeper"})
+"""Kinds that need one of their own, to be killed. The others use one with even seeds, three gateways instead of two with it, and the store with odd ones."""

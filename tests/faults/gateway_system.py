@@ -1,0 +1,207 @@
+"""Several gateways over one datastore, as one Kafka cluster, at work: a writer, a reader by assignment, a group of three clients."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from bridge.coordination.open import IN_STORE, open_coordinator
+from bridge.gateway.slot_claims import slots_by_gateway
+from bridge.gateway.spread import SLOTS, slot_of
+from store import json_body
+from store.datastore import Datastore
+from store.errors import CellfeedError
+from tests.clients.running_gateway import GatewayProcess
+from tests.faults.group_clients import MEMBERS
+from tests.faults.group_members import GroupLedger, GroupMember, Member
+from tests.faults.ledger import Ledger
+from tests.faults.trigger_invariants import Sample, check_offsets_rise
+from tests.faults.trigger_system import FaultDidNotHappen, until
+from tests.faults.workload import KafkaReader
+from tests.services.local_zookeeper import ZooKeeper
+
+SHARDS: Final = 16
+GROUP: Final = "billing"
+LISTENERS: Final = "listeners"
+"""A group of one member that never commits: a commit that waits for the coordination keeps a member of the other group from reading."""
+
+SESSION_S: Final = 2.0
+"""The gateways' ``session_timeout_s``."""
+
+_PUT_EVERY_S: Final = 0.004
+_LOOK_EVERY_S: Final = 0.1
+_LOCK_TRIES: Final = 20
+
+
+class GatewaySystem:
+    """Use in a ``with``. ``zookeeper``: where groups meet; without one it is the store."""
+
+    def __init__(self, directory: Path, gateways: int, zookeeper: ZooKeeper | None) -> None:
+        self.coordination = f"{zookeeper.url}/faults-{uuid.uuid4()}?timeout_s=1" if zookeeper else IN_STORE
+        self.zookeeper = zookeeper
+        settings = {"session_timeout_s": SESSION_S, "coordination": self.coordination}
+        self.gateways = {
+            name: GatewayProcess(directory / "store", directory / f"{name}.log", name=name, **settings)
+            for name in (f"g{number + 1}" for number in range(gateways))
+        }
+        self.directory = directory
+        self.puts, self.group, self.listeners = Ledger(), GroupLedger(), GroupLedger()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> GatewaySystem:
+        with ExitStack() as stack:
+            self.datastore = stack.enter_context(Datastore.open_embedded(self.directory / "store", shards=SHARDS))
+            self.coordinator = open_coordinator(self.coordination, self.datastore.state)
+            stack.callback(self.coordinator.close)
+            for gateway in self.gateways.values():
+                stack.callback(gateway.end_by_force)
+                gateway.start()
+            until(lambda: self.is_settled(), "the gateways have divided the groups")
+            self.watch = Watch(self)
+            self.writer = StoreWriter(self.datastore, self.puts)
+            self.reader = KafkaReader(self.bootstrap, "trips", SHARDS)
+            self.members: list[Member] = [make(self.bootstrap, "trips", GROUP, name, self.group) for name, make in MEMBERS.items()]
+            self.listener = GroupMember(self.bootstrap, "trips", LISTENERS, "listener", self.listeners, commits=False)
+            for thread in (self.watch, self.writer, self.reader, self.listener, *self.members):
+                thread.start()
+                stack.callback(thread.stop)
+            heads = self.heads()
+            until(lambda: len(self.group.generations) == len(MEMBERS) - 1 and self.is_going_since(heads), "the group commits in all partitions")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(gateway.bootstrap for gateway in self.gateways.values())
+
+    def heads(self) -> dict[int, int]:
+        return {shard: head.watermark for shard, head in self.datastore.heads().items()}
+
+    def is_going_since(self, heads: dict[int, int]) -> bool:
+        """Whether the group has committed beyond these positions in every partition."""
+        with self.group.lock:
+            return all(self.group.acknowledged.get(shard, 0) > head for shard, head in heads.items())
+
+    def going_again_s(self, healed_s: float, limit_s: float) -> float:
+        """Seconds from ``healed_s`` (monotonic) until the group has committed something in every partition that was put after now."""
+        heads = self.heads()
+        while (after_s := time.monotonic() - healed_s) < limit_s and not self.is_going_since(heads):
+            time.sleep(0.05)
+        return after_s
+
+    def slots(self) -> dict[str, list[int]]:
+        """Of the living gateways; none when the coordination is away."""
+        try:
+            return slots_by_gateway(self.coordinator)
+        except CellfeedError:
+            return {}
+
+    def is_settled(self, gateways: int | None = None) -> bool:
+        slots = self.slots()
+        shares = [len(each) for each in slots.values()]
+        wanted = gateways or len(self.gateways)
+        return len(slots) == wanted and sum(shares) == SLOTS and max(shares) <= -(-SLOTS // wanted)
+
+    def coordinator_of_group(self) -> str:
+        """The name of the gateway that coordinates the group."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = [name for name, slots in self.slots().items() if slot_of(GROUP) in slots]
+            return bool(found)
+
+        until(look, "the group has a coordinator")
+        return found[0]
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[psutil.Process]:
+        """SIGSTOP, and SIGCONT at the end. Never in the middle of a commit to the embedded state: everybody else would wait for the lock, not for a gateway."""
+        process = self.gateways[name].process
+        for _ in range(_LOCK_TRIES):
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: process.status() == psutil.STATUS_STOPPED, "a stopped process stands still")
+            if self._state_is_free():
+                break
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+        else:
+            raise FaultDidNotHappen(f"{name} could not be stopped outside a commit")
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    def _state_is_free(self) -> bool:
+        done = threading.Event()
+
+        def probe() -> None:
+            try:
+                self.datastore.state.commit({"faults/probe": b"1"})
+            except CellfeedError:
+                return
+            done.set()
+
+        threading.Thread(target=probe, daemon=True).start()
+        return done.wait(0.5)
+
+
+class StoreWriter(threading.Thread):
+    """Puts one cell after another into the store itself, whether or not a gateway is there, and writes down each answer."""
+
+    def __init__(self, datastore: Datastore, ledger: Ledger) -> None:
+        super().__init__(name="writer", daemon=True)
+        self._datastore = datastore
+        self._ledger = ledger
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self._ended.wait(_PUT_EVERY_S):
+            row_key, body = uuid.uuid4(), {"number": number}
+            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            result = self._datastore.put_cell(row_key, "BASE", 1, body)
+            self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+            number += 1
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+
+
+class Watch(threading.Thread):
+    """Looks at the group's offsets past every gateway, several times a second."""
+
+    def __init__(self, system: GatewaySystem) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._system = system
+        self._ended = threading.Event()
+        self._samples: list[Sample] = []
+
+    def run(self) -> None:
+        while not self._ended.wait(_LOOK_EVERY_S):
+            begun_ns = time.monotonic_ns()
+            try:
+                found = self._system.coordinator.fetch_offsets(GROUP)
+            except CellfeedError:
+                continue  # the coordination is away
+            offsets = {shard: each.offset for (_, shard), each in found.items()}
+            self._samples.append(Sample(begun_ns, time.monotonic_ns(), offsets, {}, {}))
+
+    def falls(self) -> Sequence[str]:
+        """I20: committed offsets that fell from one look to the next."""
+        return check_offsets_rise(self._samples)["I20"]
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)

@@ -1,0 +1,24 @@
+"""An export while its processes, the broker and ZooKeeper fail, in small; ``make faults`` does it more often and for longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.export_run import BRIEF, EXPORT_KINDS, run_export_faults
+from tests.services import local_kafka, local_zookeeper
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.xdist_group("kafka")
+@pytest.mark.parametrize("kind", [kind for kind in EXPORT_KINDS if kind in ("export-kill", "export-zombie")])
+def test_the_partition_is_the_log_whatever_happens_to_the_exporters(tmp_path: Path, kind: str) -> None:
+    if reason := local_kafka.why_not() or local_zookeeper.why_not():
+        pytest.skip(reason)
+    result = run_export_faults(kind, 1, tmp_path, BRIEF)
+    assert result.witnessed, "the fault did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}

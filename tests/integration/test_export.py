@@ -1,0 +1,346 @@
+"""The exporter against a real broker: the partition equals the shard's log whatever is killed, paused or away (I15)."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+
+from bridge.coordination.contract import CommittedOffset
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import open_coordinator
+from bridge.export.kafka_errors import Verdict, error_of, verdict
+from bridge.export.limits import METADATA_S
+from bridge.export.records import OutRecord
+from bridge.export.tails import read_tails
+from bridge.export.unit_producer import UnitProducer
+from bridge.export.verify import ExportVerifier
+from bridge.export.watching import Watching
+from bridge.triggers.control import Control
+from bridge.triggers.history import operator
+from bridge.triggers.lag import LagReader
+from bridge.triggers.parked import ParkedCells
+from store.datastore import Datastore
+from tests.integration.export_steps import (
+    WAIT_S,
+    Exporter,
+    caught_up,
+    check_equal,
+    ends,
+    export_to,
+    exporters,
+    kafka_admin,
+    pause,
+    put,
+    wait_caught_up,
+    wait_kafka,
+    writing,
+)
+from tests.services import local_kafka
+from tests.services.local_kafka import Kafka
+from tests.services.local_zookeeper import ZooKeeper
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
+
+SHARDS = 4
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(place: Path) -> Iterator[Datastore]:
+    with Datastore.open_embedded(place, shards=SHARDS) as opened:
+        yield opened
+
+
+def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_written_meanwhile(kafka: Kafka, tmp_path: Path) -> None:
+    export = export_to(kafka)
+    with Datastore.open_embedded(tmp_path / "store", shards=16) as datastore:
+        put(datastore, 3_000)
+        exporter = Exporter(tmp_path / "store", "a", 16, [export])
+        with exporters(exporter):
+            with writing(datastore) as writers:
+                wait_until(lambda: all(writer.cells >= 400 for writer in writers), "cells are put beside it", WAIT_S)
+            wait_caught_up(datastore, StoreCoordinator(datastore.state), export)
+            exporter.drain()
+        assert check_equal(datastore, export) == sum(ends(datastore).values()) >= 3_800
+
+
+@pytest.mark.parametrize("failpoint", ["export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing"])
+def test_after_a_kill_at_any_point_of_a_transaction_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+    export = export_to(kafka, cells_per_s=5_000)
+    put(store, 1_500)
+    killed = Exporter(place, "a", SHARDS, [export], failpoints=f"{failpoint}=kill@{1 if failpoint.endswith('fencing') else 2}")
+    with exporters(killed):
+        killed.wait_killed()
+        put(store, 300, first=10_000)
+        following = Exporter(place, "b", SHARDS, [export])
+        with exporters(following):
+            wait_caught_up(store, StoreCoordinator(store.state), export)
+            following.drain()
+    assert check_equal(store, export) == 1_800
+
+
+def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    put(store, 500)
+    killed = Exporter(place, "a", SHARDS, [export], failpoints="export.before_save=kill@2")
+    with exporters(killed):
+        killed.wait_killed()
+        assert not caught_up(store, StoreCoordinator(store.state), export)
+        following = Exporter(place, "b", SHARDS, [export])
+        with exporters(following):
+            wait_caught_up(store, StoreCoordinator(store.state), export)
+            following.drain()
+        assert following.said("the partition is believed")
+    assert check_equal(store, export) == 500
+
+
+def test_a_process_that_was_paused_past_its_session_is_fenced_and_others_have_gone_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, cells_per_s=2_000)
+    coordinator = StoreCoordinator(store.state)
+    put(store, 4_000)
+    zombie = Exporter(place, "a", SHARDS, [export], failpoints="export.after_produce=sleep:2@3")
+    with exporters(zombie):
+        wait_until(lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()), "it exports", WAIT_S)
+        pause(zombie, store)
+        following = Exporter(place, "b", SHARDS, [export])
+        with exporters(following):
+            wait_until(lambda: set(coordinator.owners(export.group, store.name).values()) == {"b"}, "its units are taken over", WAIT_S)
+            wait_caught_up(store, coordinator, export)
+            zombie.signal(signal.SIGCONT)
+            with writing(store):
+                wait_until(lambda: zombie.said("another exporter"), "the zombie has noticed", WAIT_S)
+            wait_caught_up(store, coordinator, export)
+            zombie.drain()
+            following.drain()
+    check_equal(store, export)
+
+
+def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, units=1)
+    put(store, 20)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+        exporter.drain()
+    records = [OutRecord(0, 10_000, b"key", b"value", [], 0)]
+    zombie, owner = (UnitProducer(export, 0, str(export.topic), threading.Event()) for _ in range(2))
+    zombie.fence()
+    zombie.begin(records)
+    owner.fence()
+    with pytest.raises(KafkaException) as refused:
+        zombie.commit({})
+    assert verdict(error_of(refused.value)) is Verdict.FENCED
+    zombie.give_up()
+    assert check_equal(store, export) == 20
+
+
+def test_two_processes_divide_the_units_and_are_restarted_one_after_the_other_while_cells_come(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, units=4)
+    coordinator = StoreCoordinator(store.state)
+    first, second = Exporter(place, "a", SHARDS, [export]), Exporter(place, "b", SHARDS, [export])
+    with exporters(first, second), writing(store):
+        wait_until(lambda: sorted(coordinator.owners(export.group, store.name).values()) == ["a", "a", "b", "b"], "they share the units", WAIT_S)
+        first.drain()
+        again = Exporter(place, "c", SHARDS, [export])
+        with exporters(again):
+            wait_until(lambda: sorted(coordinator.owners(export.group, store.name).values()) == ["b", "b", "c", "c"], "the new one has its share", WAIT_S)
+            second.drain()
+            wait_until(lambda: set(coordinator.owners(export.group, store.name).values()) == {"c"}, "it has all of them", WAIT_S)
+            again.kill()
+    last = Exporter(place, "d", SHARDS, [export])
+    with exporters(last):
+        wait_caught_up(store, coordinator, export)
+        last.drain()
+    check_equal(store, export)
+
+
+def test_offsets_that_were_lost_or_set_elsewhere_change_nothing_in_the_partition(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    coordinator = StoreCoordinator(store.state)
+    put(store, 400)
+    first = Exporter(place, "a", SHARDS, [export])
+    with exporters(first):
+        wait_caught_up(store, coordinator, export)
+        first.drain()
+    found = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
+    put(store, 100, first=5_000)
+    coordinator.delete_offsets(export.group)
+    set_by_hand = {(store.name, 0): CommittedOffset(3), (store.name, 1): CommittedOffset(found[1] + 2), (store.name, 2): CommittedOffset(9_999)}
+    coordinator.commit_offsets(export.group, set_by_hand)  # behind, ahead, beyond the end, and gone
+    second = Exporter(place, "b", SHARDS, [export])
+    with exporters(second):
+        wait_caught_up(store, coordinator, export)
+        second.drain()
+    assert check_equal(store, export) == 500
+    for said in ("partition 0: 3 was saved", "partition 2: 9999 was saved", "partition 3: nothing was saved"):
+        assert second.said(said)
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_begun_over(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
+    put(store, 200)
+    first = Exporter(place, "a", SHARDS, [export])
+    with exporters(first):
+        wait_caught_up(store, coordinator, export)
+        first.drain()
+    admin.delete_topics([export.topic])[export.topic].result(METADATA_S)
+    wait_until(lambda: export.topic not in admin.list_topics(timeout=METADATA_S).topics, "the topic is gone", WAIT_S)
+    gone = Exporter(place, "b", SHARDS, [export])
+    with exporters(gone):
+        wait_until(lambda: gone.said("is not there any more"), "it says that the topic is gone", WAIT_S)
+        settings = {"retention.ms": "-1", "max.message.bytes": str(export.record_bytes_max)}
+        admin.create_topics([NewTopic(export.topic, SHARDS, 1, config=settings)])[export.topic].result(METADATA_S)
+        wait_until(lambda: gone.said("was deleted and made again"), "it says that the topic is another one", WAIT_S)
+        reader = LagReader(store, coordinator)
+        wait_until(lambda: all("stands still" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        gone.drain()
+    again = export_to(kafka, name=export.name, on_lost_topic="start_over")
+    over = Exporter(place, "c", SHARDS, [again])
+    with exporters(over):
+        wait_until(lambda: over.said("begins again"), "it begins over", WAIT_S)
+        put(store, 10, first=9_000)
+        wait_caught_up(store, coordinator, again)
+        over.drain()
+    assert check_equal(store, again) == 210
+
+
+def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, record_bytes_max=8_192)
+    put(store, 100)
+    put(store, 2, first=1_000, size=10_000)
+    put(store, 100, first=2_000)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+        exporter.drain()
+    parked = ParkedCells(store.state).all(export.group)
+    assert len(parked) == 2
+    assert all("too large" in cell.error for cell in parked)
+    assert check_equal(store, export, without={(cell.partition, cell.added_id) for cell in parked}) == 200
+
+
+def test_what_is_too_large_has_a_claim_check_where_that_is_configured(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, record_bytes_max=8_192, too_large="claim_check")
+    put(store, 50)
+    put(store, 1, first=1_000, size=10_000)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+        exporter.drain()
+    assert check_equal(store, export) == 51
+    assert not ParkedCells(store.state).all(export.group)
+
+
+def test_a_paused_export_stands_still_with_the_reason_and_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    coordinator = StoreCoordinator(store.state)
+    put(store, 50)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, coordinator, export)
+        Control(store.state, export.group).pause(operator("maintenance"))
+        wait_until(lambda: not coordinator.owners(export.group, store.name), "it has given its units back", WAIT_S)
+        put(store, 50, first=500)
+        assert "maintenance" in LagReader(store, coordinator).read(export.group).waits_because
+        Control(store.state, export.group).resume(operator("done"))
+        wait_caught_up(store, coordinator, export)
+        exporter.drain()
+    assert check_equal(store, export) == 100
+
+
+def test_a_difference_is_found_while_the_export_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    put(store, 60)
+    exporter, stop = Exporter(place, "a", SHARDS, [export]), threading.Event()
+    with exporters(exporter):
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+        with closing(ExportVerifier(export, store)) as verifier:
+            assert sum(verdict.cells for verdict in verifier.look() if verdict.equal) == 60
+            put(store, 30, first=100)
+            wait_caught_up(store, StoreCoordinator(store.state), export)
+            assert sum(verdict.cells for verdict in verifier.look() if verdict.equal) == 90, "it has gone on where it was"
+        watching = Watching([export], store, stop, every_s=0.1)
+        exporter.drain()
+        intruder = Producer({"bootstrap.servers": kafka.bootstrap})
+        intruder.produce(str(export.topic), b"value", b"key", 2)
+        assert intruder.flush(WAIT_S) == 0
+        assert stop.wait(WAIT_S), "it says that the partition is another one"
+        assert "shard 2 differs" in str(watching.close())
+        refused = Exporter(place, "b", SHARDS, [export])
+        with exporters(refused):
+            wait_until(lambda: refused.said("something else writes into this topic"), "it is not exported behind the foreign record", WAIT_S)
+
+
+def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is_away(
+    kafka: Kafka, place: Path, store: Datastore, tmp_path: Path, zookeeper_server: ZooKeeper
+) -> None:
+    export = export_to(kafka)
+    url = f"zookeeper://{zookeeper_server.hosts}/{export.name}"
+    put(store, 300)
+    with closing(open_coordinator(url, store.state)) as coordinator:
+        killed = Exporter(place, "a", SHARDS, [export], url, failpoints="export.before_save=kill@2")
+        with exporters(killed):
+            killed.wait_killed()
+            exporter = Exporter(place, "b", SHARDS, [export], url)
+            with exporters(exporter):
+                wait_caught_up(store, coordinator, export)
+                zookeeper_server.pause()
+                try:
+                    put(store, 100, first=700)
+                    wanted = ends(store)
+                    wait_until(lambda: _exported(export) == wanted, "it exports without ZooKeeper", WAIT_S)
+                finally:
+                    zookeeper_server.resume()
+                wait_caught_up(store, coordinator, export)
+                exporter.drain()
+    assert check_equal(store, export) == 400
+
+
+def test_a_broker_that_is_killed_and_started_again_gets_what_came_meanwhile(tmp_path: Path, place: Path, store: Datastore) -> None:
+    if reason := local_kafka.why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
+    kafka = Kafka(directory)
+    try:
+        kafka.start()
+        export = export_to(kafka)
+        coordinator = StoreCoordinator(store.state)
+        exporter = Exporter(place, "a", SHARDS, [export])
+        with exporters(exporter):
+            with writing(store):
+                wait_until(lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()), "it exports", WAIT_S)
+                kafka.kill()
+                wait_until(lambda: LagReader(store, coordinator).read(export.group).cells > 200, "cells come while the broker is away", WAIT_S)
+                kafka.start()
+                wait_kafka(kafka)
+            wait_caught_up(store, coordinator, export)
+            exporter.drain()
+        check_equal(store, export)
+    finally:
+        kafka.kill()
+        shutil.rmtree(directory)
+
+
+def _exported(export: object) -> dict[int, int]:
+    from bridge.export.kafka_clients import consumer_of
+
+    consumer = consumer_of(export)  # type: ignore[arg-type]
+    try:
+        return {shard: (each.tail.added_id or -1) + 1 for shard, each in read_tails(consumer, export.topic, range(SHARDS)).items()}  # type: ignore[attr-defined]
+    finally:
+        consumer.close()

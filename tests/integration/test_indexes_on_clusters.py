@@ -1,0 +1,127 @@
+"""Indexes over real MariaDB: a cluster whose master is killed and paused under writes, and two clusters; afterwards the two-way check finds nothing (I18)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from uuid import UUID, uuid5
+
+import pytest
+
+from bridge.indexes.groups import index_positions
+from store.clusters.cluster import Watermark
+from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import Promotion
+from store.clusters.shard_map import even_map
+from store.clusters.supervisor import FailoverSupervisor
+from store.datastore import Datastore
+from store.errors import Unavailable
+from store.indexes.check import IndexCheck
+from store.indexes.definition import parse_definition
+from tests.services.kept_index import caught_up, index_worker, made_index
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a02")
+DEFINITION = parse_definition(
+    """
+table: by_driver
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: driver, type: string}, {field: n, type: int}]
+  - column_key: STATUS
+    fields: [{field: done, type: bool}]
+"""
+)
+
+
+@contextmanager
+def writing(datastore: Datastore) -> Iterator[list[int]]:
+    """Cells without end, some of which move their row to another driver; what is yielded counts them. A put that fails is done again."""
+    stop, written = threading.Event(), [0]
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            row = uuid5(NAMESPACE, str(number % 60))
+            cells = [(row, "BASE", number, {"driver": f"driver {number % 7}", "n": number}), (row, "STATUS", number, {"done": number % 2 == 0})]
+            try:
+                if all(result.acknowledged for result in datastore.put_cells(cells)):
+                    number += 1
+                    written[0] += 2
+            except Unavailable:
+                stop.wait(0.05)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_an_index_is_what_the_cells_say_after_a_failover_under_writes(cluster: TestCluster, how: str) -> None:
+    engine = ClusteredEngine(DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=Watermark.REPLICATED)
+    ended, promoted = threading.Event(), list[Promotion]()
+    supervisor = threading.Thread(target=FailoverSupervisor(cluster.admin, promoted.append).run, args=(ended,))
+    with Datastore(engine) as datastore, index_worker(datastore) as coordinator:
+        supervisor.start()
+        try:
+            version = made_index(datastore, DEFINITION)
+            with writing(datastore) as written:
+                wait_until(lambda: written[0] > 200, "cells are written", 60)
+                getattr(cluster.servers["a"], how)()
+                wait_until(lambda: bool(promoted), "another master", 60)
+                before = written[0]
+                wait_until(lambda: written[0] > before + 200, "cells are written after the failover", 60)
+                if how == "pause":
+                    cluster.servers["a"].resume()
+                    time.sleep(0.5)
+            caught_up(datastore, version)
+            check = IndexCheck(datastore, version, index_positions(coordinator, DATASTORE))
+            assert list(check.run()) == []
+            assert check.report.entries == 60
+            rows = datastore.query_index("by_driver", [f"driver {number}" for number in range(7)], order_by="n", limit=1000).rows
+            assert len(rows) == 60
+            drivers = [f"driver {number}" for number in range(7)]
+            on_minion = partial(datastore.query_index, "by_driver", drivers, mode="fast", read_from="minion", limit=1000)
+            wait_until(lambda: len(on_minion().rows) == 60, "a minion has them as well")
+        finally:
+            ended.set()
+            supervisor.join()
+
+
+@pytest.fixture
+def clusters(servers: list[MariaDB]) -> Iterator[list[TestCluster]]:
+    """Two clusters of a server each, with half of the shards."""
+    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
+    made = [make_cluster(name, [server], divided, semi_sync=False) for name, server in zip(("c1", "c2"), servers, strict=False)]
+    yield made
+    for each in made:
+        each.admin.close()
+        each.bare()
+
+
+def test_entries_lie_on_the_cluster_of_their_shard_value(clusters: list[TestCluster]) -> None:
+    engine = ClusteredEngine(DATASTORE, SHARDS, {each.name: each.openers() for each in clusters}, watermark=Watermark.REPLICATED)
+    with Datastore(engine) as datastore, index_worker(datastore) as coordinator:
+        version = made_index(datastore, DEFINITION)
+        with writing(datastore) as written:
+            wait_until(lambda: written[0] > 300, "cells are written", 60)
+        caught_up(datastore, version)
+        check = IndexCheck(datastore, version, index_positions(coordinator, DATASTORE))
+        assert list(check.run()) == []
+        table = version.table
+        by_shard = [sum(entry.live for entry in engine.indexes.walk(table, shard, None, 1000)) for shard in range(SHARDS)]
+        assert sum(by_shard) == 60
+        assert any(by_shard[:2])
+        assert any(by_shard[2:])

@@ -1,0 +1,92 @@
+"""A real Kafka broker as a local process for tests, from the jars of Maven Central, on loopback: one node that is its own controller, ready in some seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from cellfeed.servers.kafka import KafkaServer
+from cellfeed.servers.kafka_jars import JarsUnavailable, kafka_class_path
+from cellfeed.servers.life import await_answer, launch
+from tests.services.free_ports import free_ports
+
+SETTINGS: Final = Path(__file__).parents[2] / "cellfeed" / "data" / "kafka.properties"
+STOP_TIMEOUT_S: Final = 30.0
+
+
+def why_not() -> str | None:
+    """Why no Kafka can be started here; None when it can. Fetches its jars where they are not there yet."""
+    try:
+        kafka_class_path()
+    except JarsUnavailable as reason:
+        return f"no Kafka: {reason}"
+    return None
+
+
+@dataclass
+class Kafka:
+    """One broker. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``advertised``: a port in front of it (a proxy)."""
+
+    directory: Path
+    ports: tuple[int, int] = field(default_factory=lambda: (lambda found: (found[0], found[1]))(free_ports(2)))
+    advertised: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.advertised or self.ports[0]}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        server = KafkaServer("kafka", self.directory / "kafka", *self.ports, self._settings())
+        server.prepare()
+        if self.advertised is not None:
+            self._advertise(self.directory / "kafka" / "server.properties")
+        log = self.directory / "kafka.log"
+        self.process = launch(server, log)
+        await_answer(server, self.process, log)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+            self.process = None
+
+    def stop(self) -> None:
+        """As an operator does."""
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
+
+    def pause(self) -> None:
+        """SIGSTOP; returns when it stands."""
+        process = psutil.Process(self.pid)
+        process.suspend()
+        while process.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.005)
+
+    def resume(self) -> None:
+        psutil.Process(self.pid).resume()
+
+    def _settings(self) -> Path:
+        """Tests wait for the broker: it looks for transactions to abort every second."""
+        path = self.directory / "kafka.properties"
+        path.write_text(SETTINGS.read_text() + "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000\nlog.initial.task.delay.ms=500\n")
+        return path
+
+    def _advertise(self, path: Path) -> None:
+        path.write_text(path.read_text() + f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.advertised}\n")

@@ -1,0 +1,88 @@
+"""The schema's registration, against the answers of Confluent's Schema Registry as its documentation records them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import schemas
+from bridge.events.registry import envelope_schema_id
+from bridge.export.declaration import Export
+from bridge.export.schema_ids import register, schema_id_for
+from store.errors import ProtectData, Unavailable
+from tests.services.free_ports import free_port
+
+ENVELOPE = schemas.avro_text("cell_envelope")
+
+
+@contextmanager
+def registry(status: int, answer: object) -> Iterator[tuple[str, list[tuple[str, dict[str, str], object]]]]:
+    """One that gives the same answer always; its address, and what it was asked."""
+    asked: list[tuple[str, dict[str, str], object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, dict(self.headers), body))
+            said = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class calls it so)
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_schema_is_registered_under_the_topics_value_and_its_id_taken() -> None:
+    with registry(200, {"id": 42, "version": 1}) as (url, asked):
+        export = Export("trips", "broker:9092", registry=url.replace("http://", "http://user:secret@"))
+        assert schema_id_for(export, "trips.BASE") == 42
+    [(path, headers, body)] = asked
+    assert path == "/subjects/trips.BASE-value/versions"
+    assert headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
+    assert headers["authorization"].startswith("Basic ")
+    assert isinstance(body, dict)
+    assert json.loads(body["schema"])["type"] == "record"
+    assert body["schemaType"] == "AVRO"
+
+
+def test_without_a_registry_the_id_is_that_of_the_gateways_own() -> None:
+    assert schema_id_for(Export("trips", "broker:9092"), "trips") == envelope_schema_id()
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error", "says"),
+    [
+        (409, {"error_code": 409, "message": "Schema being registered is incompatible"}, ProtectData, "incompatible"),
+        (422, {"error_code": 42201, "message": "Invalid schema"}, ProtectData, "Invalid schema"),
+        (401, {"message": "Unauthorized"}, ProtectData, "401"),
+        (500, {"error_code": 50001, "message": "Error in the backend datastore"}, Unavailable, "500"),
+        (429, {}, Unavailable, "429"),
+        (200, {"hello": "world"}, ProtectData, "no Schema Registry"),
+    ],
+)
+def test_what_it_refuses_is_told_and_what_it_may_take_later_is_tried_again(status: int, answer: object, error: type[Exception], says: str) -> None:
+    with registry(status, answer) as (url, _), pytest.raises(error, match=says):
+        register(url, "trips-value", ENVELOPE)
+
+
+def test_one_that_does_not_answer_is_waited_for_and_its_password_is_not_told() -> None:
+    with pytest.raises(Unavailable) as told:
+        register(f"http://user:secret@127.0.0.1:{free_port()}", "trips-value", ENVELOPE)
+    assert "secret" not in str(told.value)

@@ -1,0 +1,155 @@
+"""What a topic must be like, how an export is declared, and how positions are looked for: no broker needed."""
+
+from __future__ import annotations
+
+import threading
+from itertools import accumulate
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.events.record_headers import LeaderEpochs
+from bridge.events.views import Condition
+from bridge.export.batches import BatchReader, Throttle
+from bridge.export.declaration import Export
+from bridge.export.limits import TRANSACTION_CELLS_MAX, UNITS
+from bridge.export.records import CLAIM_CHECK, RecordEncoder
+from bridge.export.settled import Settled, settle, settled, start_over
+from bridge.export.topics import check_partitions, check_settings, wanted_settings
+from bridge.export.translate import Found, offset_of
+from store.datastore import Datastore
+from store.errors import InvalidRequest, ProtectData
+from tests.integration.export_steps import put
+
+EXPORT = Export("trips", "broker:9092")
+GOOD = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime", "max.message.bytes": "2000000"}
+
+
+def test_a_topic_as_it_is_made_passes_the_check() -> None:
+    assert check_settings(EXPORT, "trips", wanted_settings(EXPORT)) == []
+    assert check_settings(EXPORT, "trips", GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
+        ("retention.ms", "604800000"),
+        ("retention.bytes", "1000"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("max.message.bytes", "1000"),
+    ],
+)
+def test_a_setting_that_would_cost_cells_is_refused_with_the_command_that_mends_it(name: str, value: str) -> None:
+    [wrong] = check_settings(EXPORT, "trips", {**GOOD, name: value})
+    assert f"{name} is {value}" in wrong
+    assert "kafka-configs.sh --bootstrap-server broker:9092 --alter --entity-type topics --entity-name trips --add-config " + name in wrong
+
+
+def test_retention_that_was_configured_is_meant() -> None:
+    export = msgspec.structs.replace(EXPORT, topic_settings={"retention.ms": "86400000", "min.insync.replicas": "2"})
+    assert check_settings(export, "trips", {**GOOD, "retention.ms": "86400000"}) == []
+    assert wanted_settings(export)["min.insync.replicas"] == "2"
+    for name, value in (("cleanup.policy", "compact"), ("max.message.bytes", "10")):
+        with pytest.raises(InvalidRequest, match=name):
+            wanted_settings(msgspec.structs.replace(EXPORT, topic_settings={name: value}))
+
+
+def test_a_topic_has_a_partition_for_each_shard() -> None:
+    assert check_partitions(EXPORT, "trips", 16, 16) is None
+    assert "kafka-topics.sh --bootstrap-server broker:9092 --alter --topic trips --partitions 16" in (check_partitions(EXPORT, "trips", 16, 4) or "")
+    assert "cannot be taken away" in (check_partitions(EXPORT, "trips", 16, 32) or "")
+
+
+def test_a_declaration_that_cannot_be_meant_is_refused() -> None:
+    wrong = [
+        {"client": {"transactional.id": "mine"}},
+        {"client": {"isolation.level": "read_uncommitted"}},
+        {"filter": [Condition("a", "exists")]},
+        {"format": "json", "registry": "http://registry:8081"},
+        {"registry": "registry:8081"},
+        {"fields": ["a", "a.b"]},
+    ]
+    for each in wrong:
+        with pytest.raises(InvalidRequest, match="export trips"):
+            msgspec.structs.replace(EXPORT, **each).check()
+    assert EXPORT.topic_of("trips") == "trips"
+    assert msgspec.structs.replace(EXPORT, column="BASE").topic_of("trips") == "trips.BASE"
+
+
+def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refused(datastore: Datastore) -> None:
+    assert settled(datastore, "trips") is None
+    first = settle(datastore, EXPORT, "id-1")
+    assert first.units == 1
+    assert first.starts == [0] * 16
+    assert settle(datastore, EXPORT, "id-2") == first, "the first one stands"
+    for changed in ({"format": "json"}, {"units": 4}, {"column": "BASE"}, {"topic": "elsewhere"}):
+        with pytest.raises(ProtectData, match="was begun with another"):
+            settle(datastore, msgspec.structs.replace(EXPORT, **changed), "id-1")
+    again = start_over(datastore, EXPORT, first, "id-2")
+    assert (again.topic_id, again.generation) == ("id-2", 2)
+    assert start_over(datastore, EXPORT, first, "id-3") == again, "another process was faster"
+
+
+@given(st.integers(1, 300), st.integers(1, UNITS))
+def test_every_shard_is_in_one_unit(shards: int, units: int) -> None:
+    agreed = Settled("trips", "trips", "id", min(units, shards), "", [0] * shards, 0)
+    assert sorted(shard for unit in range(agreed.units) for shard in agreed.shards_of(unit)) == list(range(shards))
+
+
+def test_a_late_start_is_settled_once(datastore: Datastore) -> None:
+    put(datastore, 50)
+    first = settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id")
+    put(datastore, 50, first=100)
+    assert settle(datastore, msgspec.structs.replace(EXPORT, start="latest"), "id").starts == first.starts
+    assert sum(first.starts) == 50
+
+
+@given(st.lists(st.integers(1, 4), max_size=40), st.lists(st.integers(1, 3), min_size=40, max_size=40), st.integers(0, 4), st.integers(0, 170))
+def test_the_offset_of_a_cell_is_found_among_marks_and_cells_that_were_left_out(gaps: list[int], steps: list[int], marks: int, wanted: int) -> None:
+    ids = [each - 1 for each in accumulate(gaps)]
+    offsets = list(accumulate(steps[: len(ids)]))
+    records = [Found(offset, added_id) for offset, added_id in zip(offsets, ids, strict=True)]
+    end = (offsets[-1] if offsets else 0) + 1 + marks
+    expected = next((record.offset for record in records if record.added_id >= wanted), end)
+    assert offset_of(lambda offset: next((record for record in records if record.offset >= offset), None), 0, end, wanted) == expected
+
+
+def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) -> None:
+    put(datastore, 12_000)
+    reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16))
+    heads, locations, records = datastore.heads(), dict.fromkeys(range(16), 0), 0
+    while (batch := reader.read(locations, heads)) is not None:
+        assert len(batch.records) == batch.cells <= TRANSACTION_CELLS_MAX
+        records += len(batch.records)
+        locations |= batch.ends
+    assert records == 12_000
+    assert locations == {shard: head.watermark for shard, head in heads.items()}
+
+
+def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
+    put(datastore, 60, size=400_000)
+    export = msgspec.structs.replace(EXPORT, too_large=CLAIM_CHECK, record_bytes_max=300_000)
+    encoder = RecordEncoder(export, "trips", 1)
+    checks = encoder.encode(0, datastore.engine.scan(0, 0, 100), LeaderEpochs([(0, 0)], 0)).records
+    assert all(len(record.value) < 1_000 for record in checks)
+    reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16))
+    locations = dict.fromkeys(range(16), 0)
+    sizes = []
+    while (batch := reader.read(locations, datastore.heads())) is not None:
+        sizes.append(sum(len(record.value) for record in batch.records))
+        locations |= batch.ends
+    assert len(sizes) > 2
+    assert max(sizes) < 20 << 20
+
+
+def test_a_throttle_waits_only_as_long_as_nobody_asks_it_to_stop() -> None:
+    throttle, stop = Throttle(10), threading.Event()
+    assert throttle.cells_max == 1
+    throttle.wait(1_000_000, stop)
+    stop.set()
+    throttle.wait(1, stop)
+    assert Throttle(None).cells_max == TRANSACTION_CELLS_MAX

@@ -1,0 +1,70 @@
+"""A group that has changed hands is one with members until they have come back: no late commit without a generation is taken for an admin's (I20)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway.group import JoinRequest
+from bridge.gateway.group_table import GroupTable
+from bridge.gateway.spread import slot_of
+
+SLOT = slot_of("billing")
+
+
+def joining(member_id: str = "") -> JoinRequest:
+    return JoinRequest(member_id, None, "client", "host", 10.0, 10.0, "consumer", (("range", b""),), 9)
+
+
+def admin_commit(table: GroupTable) -> ErrorCode | None:
+    return table.commit_error("billing", "", None, -1)
+
+
+def run(scenario: Any) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_commit_without_a_generation_waits_until_the_members_sessions_would_have_ended() -> None:
+    async def scenario() -> None:
+        table = GroupTable(0.0)
+        table.take_slot(SLOT, 1000, {"billing": 0.2})
+        assert table.is_awaited("billing")
+        assert admin_commit(table) is ErrorCode.unknown_member_id
+        await asyncio.sleep(0.25)
+        assert admin_commit(table) is None, "nobody has come back: the group is empty"
+        table.close()
+
+    run(scenario)
+
+
+def test_nor_is_it_taken_while_the_first_member_has_only_asked_for_an_id() -> None:
+    async def scenario() -> None:
+        table = GroupTable(0.0)
+        table.take_slot(SLOT, 1000, {"billing": 10.0})
+        answer = await table.join("billing", joining())
+        assert answer["error_code"] is ErrorCode.member_id_required
+        assert admin_commit(table) is ErrorCode.unknown_member_id
+        joined = await table.join("billing", joining(answer["member_id"]))
+        assert joined["generation_id"] == 1001, "above every generation of the earlier coordinator"
+        assert admin_commit(table) is ErrorCode.unknown_member_id
+        table.close()
+
+    run(scenario)
+
+
+def test_whoever_waits_for_a_group_that_is_lost_is_told_to_look_for_its_coordinator() -> None:
+    async def scenario() -> None:
+        table = GroupTable(10.0)
+        table.take_slot(SLOT, 0, {})
+        member_id = (await table.join("billing", joining()))["member_id"]
+        waiting = asyncio.create_task(table.join("billing", joining(member_id)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        table.drop_slot(SLOT)
+        assert (await waiting)["error_code"] is ErrorCode.not_coordinator
+        assert table.get("billing") is None
+        table.close()
+
+    run(scenario)

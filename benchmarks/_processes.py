@@ -53,6 +53,10 @@ class Process:
             raise TimeoutError(f"process {self._process.pid} told nothing for {timeout_s} s")
         return self.pipe.recv()
 
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
     def cpu_seconds(self) -> float:
         """User and system time so far, all threads together."""
         times = self._running().cpu_times()

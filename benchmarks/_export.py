@@ -1,0 +1,84 @@
+"""What the export benchmarks have in common: an exporter as a process, a broker, and readers of the topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.export.declaration import Export
+from bridge.export.topics import wanted_settings
+from bridge.export.worker import run_exporter
+from cellfeed.config import load_config
+from cellfeed.storage import open_datastore
+from store.datastore import Datastore
+
+TOPIC = "trips"
+SHARDS = 16
+TIMEOUT_S = 60.0
+
+
+def export_of(bootstrap: str) -> Export:
+    """As it comes, into a broker of one node."""
+    return Export("trips", bootstrap, replication_factor=1).check()
+
+
+def make_topic(bootstrap: str) -> None:
+    """As the exporter makes it, so that a reader may be there before it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until it has answered: its requests end with it
+    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=wanted_settings(export_of(bootstrap)))])[TOPIC].result(TIMEOUT_S)
+
+
+def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    """A process's body: exports until it is stopped; tells ``(seconds, CPU seconds)`` once ``cells`` have been exported. ``config``: of an instance on
+    MariaDB; an embedded datastore in ``directory`` without."""
+    config = settings.get("config")
+    datastore = open_datastore(load_config(Path(config)), Path(config).parent) if config else Datastore.open_embedded(Path(settings["directory"]))
+    begun_s, told = time.monotonic(), False
+    with datastore:
+        connection.send("begins")
+
+        def look(groups: Any) -> None:
+            nonlocal told
+            context = groups[0].context
+            if context is not None and not told and context.records >= settings["cells"]:
+                told = True
+                connection.send((time.monotonic() - begun_s, time.process_time()))
+
+        run_exporter(
+            [export_of(settings["bootstrap"])],
+            datastore,
+            StoreCoordinator(datastore.state),
+            "benchmark",
+            cast("threading.Event", stop),  # the event of another kind of process waits and is set like a thread's
+            on_look=look,
+        )
+
+
+def consume_committed(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    """A process's body: reads committed records; tells when it reads, then when it received each record, by key."""
+    consumer = Consumer(
+        {"bootstrap.servers": settings["bootstrap"], "group.id": "export-latency", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    )
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(SHARDS)])
+    received: dict[str, float] = {}
+    for taken in range(settings["records"]):
+        while (message := consumer.poll(0.5)) is None and not stop.is_set():
+            continue
+        now_s = time.monotonic()
+        if message is None:
+            return
+        if message.error():
+            raise KafkaException(message.error())
+        received[bytes(message.key() or b"").decode()] = now_s
+        if taken == 0:
+            connection.send("warmed up")
+    connection.send(received)
+    consumer.close()

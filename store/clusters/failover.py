@@ -91,30 +91,30 @@ def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
     return role, silent
 
 
-def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = (), epoch: int | None = None) -> Promotion:
-    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: minions to go on without. ``epoch``: only if that is still the role's. See
-    the module.
+def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = (), gone_in: int | None = None) -> Promotion:
+    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: minions to go on without. ``gone_in``: the epoch whose master was found to
+    be gone; only if that is still the epoch, and its master still takes no writes, is anything done. See the module.
 
-    Raises StaleWriter when the epoch is another one by now, ProtectData when cells that were shown could be lost by it, StorageUnavailable when a node that
-    is needed does not answer.
+    Raises StaleWriter when that is so no more, ProtectData when cells that were shown could be lost by it, StorageUnavailable when a node that is needed does
+    not answer.
     """
     for node in (*give_up, *([to] if to else [])):
         cluster.server(node)
     # A master that hangs must not hold up its own replacement: it is asked, and fenced, with little patience.
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
-        return _promote_locked(cluster, quick, to, give_up, epoch)
+        return _promote_locked(cluster, quick, to, give_up, gone_in)
     finally:
         quick.close()
 
 
-def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], epoch: int | None) -> Promotion:
+def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], gone_in: int | None) -> Promotion:
     _, silent = cluster_role(quick)
     answering = [name for name in cluster.servers if name not in silent]
     if 2 * len(answering) <= len(cluster.servers):
         raise StorageUnavailable(f"cluster {cluster.name}: only {', '.join(answering)} answer; a majority of {len(cluster.servers)} nodes is needed: {silent}")
     with settled_role(cluster, quick) as role:
-        if epoch is not None and epoch != role.epoch:
+        if gone_in is not None and (gone_in != role.epoch or (role.master not in silent and _takes_writes(quick, role))):
             raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
         if _is_unfinished(quick, role) and to in (None, role.master):
             return _finish(cluster, role, give_up)
@@ -131,6 +131,13 @@ def settled_role(cluster: ClusterServers, quick: ClusterServers) -> Iterator[Rol
     with promotion_lock([server for name, server in cluster.servers.items() if name not in silent], cluster.name):
         role, _ = cluster_role(quick)
         yield role
+
+
+def _takes_writes(cluster: ClusterServers, role: Role) -> bool:
+    try:
+        return not is_read_only(cluster.server(role.master))
+    except Unavailable:
+        return False
 
 
 def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:

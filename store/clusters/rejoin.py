@@ -23,7 +23,18 @@ from store.clusters.roles import Role, change_role, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database, query
-from store.engines.mysql_replication import Gtid, copy_lock, follow, is_read_only, make_read_only, minion_status, position, set_semi_sync, stop_following
+from store.engines.mysql_replication import (
+    Gtid,
+    copy_lock,
+    follow,
+    is_read_only,
+    make_read_only,
+    minion_status,
+    position,
+    set_semi_sync,
+    start_receiving,
+    stop_following,
+)
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
@@ -147,6 +158,21 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
         raise StorageUnavailable(f"{node} follows {role.master}, which could not write down that it is a minion again; rejoin it once more")
 
 
+def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
+    """Starts a minion that has stopped; the next error stops it again. Nothing is done when the epoch is another one by now.
+
+    A promotion stops minions too, and what one received after it was chosen from would be another history: so no promotion is under way meanwhile. Raises
+    StorageUnavailable while one is.
+    """
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        with settled_role(cluster, quick) as role:
+            if role.epoch == epoch:
+                start_receiving(cluster.server(node))
+    finally:
+        quick.close()
+
+
 def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None) -> int:
     """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied.
 
@@ -155,14 +181,9 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
     StorageUnavailable when somebody else is copying to the node.
     """
     role, _ = cluster_role(cluster)
-    if node == role.master:
-        raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     target, source = cluster.server(node), cluster.server(role.master)
     with copy_lock(source, node):
-        stop_following(target)
-        make_read_only(target)
-        # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
-        set_semi_sync(target, master=False, wanted=role.semi_sync)
+        _give_up_history(cluster, node, role)
         _wipe(cluster, target)
         failpoint("rejoin.after_wipe")
         copied, snapshot = _copy(cluster, source, target, on_rows)
@@ -177,6 +198,28 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
         _unlogged(target, f"DROP DATABASE {cluster.copying}")
     follow_again(cluster, node)
     return copied
+
+
+def _give_up_history(cluster: ClusterServers, node: str, expected: Role) -> None:
+    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile. Raises ProtectData for the master itself,
+    StorageUnavailable when there is another master by now."""
+    target = cluster.server(node)
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        with settled_role(cluster, quick) as role:
+            if node == role.master:
+                raise ProtectData(f"{node} is the master of cluster {cluster.name}")
+            if role.epoch != expected.epoch:
+                raise StorageUnavailable(f"cluster {cluster.name} has another master by now, {role.master}; copy again")
+            stop_following(target)
+            make_read_only(target)
+            # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
+            set_semi_sync(target, master=False, wanted=role.semi_sync)
+            # The mark before anything is gone.
+            _unlogged(target, f"CREATE DATABASE IF NOT EXISTS {cluster.copying} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+            _unlogged(target, f"DROP DATABASE IF EXISTS {cluster.meta}")
+    finally:
+        quick.close()
 
 
 def _is_recorded(cluster: ClusterServers, role: Role, node: str) -> bool:
@@ -209,9 +252,7 @@ def _unlogged(target: MySqlServer, statement: str) -> None:
 
 
 def _wipe(cluster: ClusterServers, target: MySqlServer) -> None:
-    # The mark before anything is gone, then the meta database: without it the node tells no role and takes no part, whatever else is still there.
-    _unlogged(target, f"CREATE DATABASE IF NOT EXISTS {cluster.copying} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    for name in sorted(_databases(cluster, target), key=lambda name: name != cluster.meta):
+    for name in _databases(cluster, target):
         _unlogged(target, f"DROP DATABASE {name}")
     for table in _tables(target, cluster.copying):
         _unlogged(target, f"DROP TABLE {cluster.copying}.{table}")

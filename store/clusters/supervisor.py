@@ -22,10 +22,10 @@ from collections.abc import Callable
 from typing import Final
 
 from store.clusters.failover import Promotion, cluster_role, promote
-from store.clusters.rejoin import clone, follow_again, heard_epoch, is_half_copied, never_replicated
+from store.clusters.rejoin import clone, follow_again, heard_epoch, is_half_copied, never_replicated, start_again
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_replication import MinionStatus, is_read_only, minion_status, start_again
+from store.engines.mysql_replication import MinionStatus, is_read_only, minion_status
 from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 
 _log = logging.getLogger("cellfeed.failover")
@@ -51,7 +51,9 @@ class FailoverSupervisor:
         self._watched = cluster.with_timeout(LOOK_TIMEOUT_S)
         self._promoted = promoted
         self._clock_s = clock_s
-        self._gone_since_s: float | None = None
+        self._gone: tuple[int, float] | None = None
+        """The epoch whose master is gone, and since when."""
+
         self._not_before_s: dict[str, float] = {}
         self._told: dict[str, str] = {}
         self._copy: threading.Thread | None = None
@@ -77,15 +79,16 @@ class FailoverSupervisor:
         """One look at the nodes; a promotion when it is due. Raises CellfeedError."""
         role, silent = cluster_role(self._watched)
         if role.master not in silent and not self._is_closed(role):
-            self._gone_since_s = None
+            self._gone = None
             self._told.pop("cluster", None)
             for name in self._watched.servers:
                 if name != role.master:
                     self._look_after(role, name)
             return None
         now_s = self._clock_s()
-        self._gone_since_s = self._gone_since_s or now_s
-        if now_s - self._gone_since_s < DETECT_S or not self._is_due("promotion") or not self._minions_agree(role, silent):
+        if self._gone is None or self._gone[0] != role.epoch:
+            self._gone = (role.epoch, now_s)  # a master that somebody has just chosen, and not opened yet, is not gone
+        if now_s - self._gone[1] < DETECT_S or not self._is_due("promotion") or not self._minions_agree(role, silent):
             return None
         return self._promote(role)
 
@@ -114,13 +117,13 @@ class FailoverSupervisor:
         self._wait("promotion")
         _log.warning("cluster %s: master %s is gone; promoting", self._cluster.name, role.master)
         try:
-            done = promote(self._cluster, epoch=role.epoch)
+            done = promote(self._cluster, gone_in=role.epoch)
         except StaleWriter:
-            return None  # somebody else has promoted meanwhile
+            return None  # somebody else has promoted meanwhile, or it is back
         except (ProtectData, Unavailable) as error:
             _log.error("cluster %s: nobody was promoted: %s", self._cluster.name, error)
             return None
-        self._gone_since_s = None
+        self._gone = None
         self._promoted(done)
         return done
 
@@ -147,7 +150,7 @@ class FailoverSupervisor:
         elif self._is_due(name):
             self._wait(name)
             self._tell(name, f"{name} had stopped following {role.master}, and is started again: {status.error or 'without an error'}")
-            start_again(self._watched.server(name))
+            start_again(self._cluster, name, role.epoch)
 
     def _take_in(self, role: Role, name: str) -> None:
         if heard_epoch(self._watched, name) is None:

@@ -174,7 +174,7 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     _run(server, "START SLAVE")
 
 
-def start_again(server: MySqlServer) -> None:
+def start_receiving(server: MySqlServer) -> None:
     """Starts a minion that has stopped; the next error stops it again."""
     _run(server, "START SLAVE")
 

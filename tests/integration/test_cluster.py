@@ -19,13 +19,13 @@ from store.clusters.init import init_cluster
 from store.clusters.rejoin import clone, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
-from store.clusters.supervisor import FailoverSupervisor
+from store.clusters.supervisor import AGAIN_S, DETECT_S, FailoverSupervisor
 from store.engines.contract import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_replication import copy_lock, follow, minion_status, position
+from store.engines.mysql_replication import copy_lock, follow, is_read_only, minion_status, open_for_writes, position, promotion_lock
 from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData, StorageUnavailable, Unavailable
+from store.errors import OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
@@ -80,7 +80,7 @@ def put_until_stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
     while True:
         try:
             results = engine.put(wanted)
-        except Unavailable:
+        except (Unavailable, OutcomeUnknown):  # a node that is fenced, or made a minion, cuts its clients off in the middle of a commit
             assert time.monotonic() < deadline_s, "no writes in time"
             time.sleep(0.05)
         else:
@@ -291,6 +291,47 @@ def test_nobody_is_promoted_while_a_minion_still_hears_the_master(cluster: TestC
         assert supervisor.look() is None
         time.sleep(0.1)
     engine.put(cells(range(5)))
+
+
+def test_a_master_that_was_chosen_a_moment_ago_is_not_gone_because_the_one_before_was(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    put_until_stored(engine, cells(range(10)))
+    now_s = 1_000.0
+    late = FailoverSupervisor(cluster.admin, clock_s=lambda: now_s)
+    cluster.servers["a"].kill()
+    assert late.look() is None, "gone for less than it takes"
+    set_failpoint("promote.after_repoint", "raise")
+    with pytest.raises(FailpointReached):
+        promote(cluster.admin)
+    clear_failpoints()
+    role, _ = cluster_role(cluster.admin)
+    now_s += 2 * DETECT_S
+    assert is_read_only(cluster.admin.server(role.master)), "not opened yet"
+    assert late.look() is None
+    open_for_writes(cluster.admin.server(role.master))  # whoever had chosen it goes on
+    with pytest.raises(StaleWriter, match="in epoch 1 by now"):
+        promote(cluster.admin, gone_in=1)
+    assert late.look() is None
+    assert cluster_role(cluster.admin)[0] == role
+    late.close()
+    put_until_stored(engine, cells(range(10, 20)))
+
+
+def test_a_minion_that_a_promotion_has_stopped_is_not_started_again(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    put_until_stored(engine, cells(range(10)))
+    now_s = 1_000.0
+    supervisor = FailoverSupervisor(cluster.admin, clock_s=lambda: now_s)
+    cluster.servers["b"].sql("STOP SLAVE IO_THREAD")
+    with promotion_lock(list(cluster.admin.servers.values()), "c1"):
+        supervisor.look()
+        assert (status := minion_status(cluster.admin.server("b")))
+        assert status.is_stopped
+        with pytest.raises(StorageUnavailable, match="under way"):
+            clone(cluster.admin, "c")
+        assert heard_epoch(cluster.admin, "c") == 0, "nothing was touched"
+    now_s += 2 * AGAIN_S
+    supervisor.look()
+    eventually(lambda: (told := minion_status(cluster.admin.server("b"))) is not None and not told.is_stopped, "started again")
+    supervisor.close()
 
 
 def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: TestCluster, engine: ClusteredEngine) -> None:

@@ -26,6 +26,7 @@ import pymysql
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks._processes import Process
+from benchmarks._threads import in_threads
 from benchmarks.put_http import Put, taxi_cells
 from store.body_codec import encode_bodies
 from store.cells import new_cell
@@ -119,7 +120,7 @@ def _batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
                 for result in datastore.put_cells(batch):
                     result.or_raise()
 
-        return len(cells) / _in_threads(call, BATCH_CALLERS)
+        return len(cells) / in_threads(call, BATCH_CALLERS)
 
 
 def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
@@ -145,7 +146,7 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Cal
         with lock:
             latencies.extend(mine)
 
-    seconds = _in_threads(call, callers)
+    seconds = in_threads(call, callers)
     return latencies, len(latencies) / seconds
 
 
@@ -193,23 +194,3 @@ def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_
 def _renamed(trips: Sequence[dict[str, Any]], name: str) -> list[Put]:
     """The trips under row keys that no other run has."""
     return [(uuid5(NAMESPACE_URL, f"{name}-{n}"), "BASE", 1, trip) for n, trip in enumerate(trips)]
-
-
-def _in_threads(call: Callable[[int], None], count: int) -> float:
-    failures: list[BaseException] = []
-
-    def guarded(caller: int) -> None:
-        try:
-            call(caller)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(caller,)) for caller in range(count)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return time.perf_counter() - started

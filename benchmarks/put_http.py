@@ -16,13 +16,14 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from benchmarks import Figure, at_least
 from benchmarks._processes import Worker
+from benchmarks._threads import in_threads
 from store.client import Client
 
 BATCH_CELLS = 2_000
@@ -84,7 +85,7 @@ def _batch_run(cells: Sequence[Put]) -> tuple[float, float]:
                 for result in client.put_cells(batch):
                     result.or_raise()
 
-        seconds = _in_threads(call, BATCH_CALLERS)
+        seconds = in_threads(call, BATCH_CALLERS)
         cpu = worker.cpu_seconds() - cpu_before
     return len(cells) / seconds, cpu / len(cells) * 1e6
 
@@ -128,25 +129,5 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float) -> tuple[li
             with lock:
                 latencies.extend(mine)
 
-        seconds = _in_threads(call, callers)
+        seconds = in_threads(call, callers)
     return latencies, len(latencies) / seconds
-
-
-def _in_threads(call: Callable[[int], None], count: int) -> float:
-    failures: list[BaseException] = []
-
-    def guarded(caller: int) -> None:
-        try:
-            call(caller)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(caller,)) for caller in range(count)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return time.perf_counter() - started

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
 from bridge.export.export_group import ExportGroup
 from bridge.export.limits import DRAIN_S, POLL_INTERVAL_S
+from bridge.triggers.shares import drain, join
 from bridge.triggers.standing import LeaseKeeper
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
@@ -41,7 +41,7 @@ def run_exporter(
     """
     groups: list[ExportGroup] = []
     for export in exports:
-        if (group := _joined(stop, partial(ExportGroup, export, datastore, coordinator, name))) is None:
+        if (group := join(stop, partial(ExportGroup, export, datastore, coordinator, name), _log)) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"export-{name}")
@@ -71,33 +71,10 @@ def run_exporter(
             except CellfeedError as error:
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
                 stop.wait(POLL_INTERVAL_S)
-        _drain(groups, drain_s)
+        if not drain(groups, drain_s, _log):
+            _log.warning("stopped with transactions still open after %.0f s: whoever takes their units over aborts them", drain_s)
     finally:
         keeper.close()
         listener.close()
         for group in groups:
             group.close()
-
-
-def _joined(stop: threading.Event, join: Callable[[], ExportGroup]) -> ExportGroup | None:
-    """Waits until the group can be joined; None when asked to stop before."""
-    while not stop.is_set():
-        try:
-            return join()
-        except Unavailable as error:
-            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
-            stop.wait(POLL_INTERVAL_S)
-    return None
-
-
-def _drain(groups: Sequence[ExportGroup], drain_s: float) -> None:
-    deadline_s = time.monotonic() + drain_s
-    left = list(groups)
-    while left and time.monotonic() < deadline_s:
-        try:
-            left = [group for group in left if not group.drain()]
-        except CellfeedError as error:
-            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
-        time.sleep(0.01)
-    if left:
-        _log.warning("stopped with transactions still open after %.0f s: whoever takes their units over aborts them", drain_s)

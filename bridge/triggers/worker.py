@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Final
 from bridge.coordination.contract import Coordinator
 from bridge.triggers.deadlines import TIME_OUT_DRAIN_S, Deadlines
 from bridge.triggers.program import Trigger
+from bridge.triggers.shares import drain, join
 from bridge.triggers.standing import LeaseKeeper
 from bridge.triggers.trigger_group import TriggerGroup
 from bridge.triggers.work_threads import WorkThreads
@@ -61,7 +61,7 @@ def run_trigger_worker(
     groups = []
     deadlines = Deadlines(exit_process=exit_process)
     for trigger in triggers:
-        if (group := _joined(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines))) is None:
+        if (group := join(stop, partial(TriggerGroup, trigger, datastore, coordinator, name, lease_s, deadlines), _log)) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
@@ -104,25 +104,6 @@ def run_trigger_worker(
         listener.close()
 
 
-def _joined(stop: threading.Event, join: Callable[[], TriggerGroup]) -> TriggerGroup | None:
-    """Waits until the group can be joined; None when asked to stop before."""
-    while not stop.is_set():
-        try:
-            return join()
-        except Unavailable as error:
-            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
-            stop.wait(POLL_INTERVAL_S)
-    return None
-
-
 def _drain(groups: Sequence[TriggerGroup], drain_s: float) -> None:
-    deadline_s = time.monotonic() + drain_s
-    left = list(groups)
-    while left and time.monotonic() < deadline_s:
-        try:
-            left = [group for group in left if not group.drain()]
-        except CellfeedError as error:
-            _log.warning("the store or the coordinator cannot be reached just now: %s", error)
-        time.sleep(0.01)
-    if left:
+    if not drain(groups, drain_s, _log):
         _log.warning("stopped with cells still running after %.0f s: they run again elsewhere", drain_s)

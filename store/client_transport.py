@@ -135,7 +135,7 @@ class _Connection:
             return Answer(answer.status, bytes(answer.content))
         answer = _Answering()
         self._read(answer, deadline)
-        self.reusable = answer.parser.should_keep_alive()
+        self.reusable = answer.keeps_alive
         return Answer(answer.status, bytes(answer.content))
 
     def still_open(self) -> bool:
@@ -184,6 +184,7 @@ class _Answering:
         self.content = bytearray()
         self.status = 0
         self.complete = False
+        self.keeps_alive = False
 
     def on_body(self, piece: bytes) -> None:
         self.content += piece
@@ -192,6 +193,8 @@ class _Answering:
         # 100 Continue and its like come before the answer.
         self.status = self.parser.get_status_code()
         self.complete = self.status >= 200
+        # Asked here: once the message is over, the parser says no, whatever its head said.
+        self.keeps_alive = self.parser.should_keep_alive()
 
 
 def _left(deadline: float, name: str, *, definite: bool) -> float:

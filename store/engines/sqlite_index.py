@@ -6,7 +6,7 @@ One table for all shards, the shard being the first part of its key.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ class SqliteIndexes:
                     connection.execute(f"DELETE FROM {table.name} WHERE shard = {int(shard)} AND {exact_condition(table, entry, 'IS')}")
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
-        with self._file.snapshot() as connection:
+        with self._file.snapshot() if len(wanted) > 1 else self._file.read() as connection:
             return [self._entries(connection, table, select_sql(table, f"{table.name} WHERE shard = {each.shard} AND", each)) for each in wanted]
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
@@ -106,12 +106,15 @@ class SqliteIndexes:
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
     ) -> dict[bytes, list[LocatedCell]]:
+        keys = [key for some in row_keys.values() for key in some]
+        pieces = [keys[start : start + _KEYS_MAX] for start in range(0, len(keys), _KEYS_MAX)]
         found: dict[bytes, list[LocatedCell]] = {}
-        with self._cells.snapshot() as connection:
-            for shard, keys in row_keys.items():
-                for row_key in keys:
-                    if cells := _current(connection, row_key, columns):
-                        found[row_key] = [LocatedCell(shard, cell) for cell in cells]
+        # A statement is a snapshot by itself; each costs a reader its turn at the interpreter.
+        with self._cells.snapshot() if len(pieces) > 1 else self._cells.read() as connection:
+            for piece in pieces:
+                for shard, *cell, _ in connection.execute(_current_sql(len(piece), columns), (*piece, *(columns or ()))):
+                    stored = StoredCell._make(cell)
+                    found.setdefault(stored.row_key, []).append(LocatedCell(shard, stored))
         return found
 
     def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
@@ -121,14 +124,14 @@ class SqliteIndexes:
         return [entry_of(table, row) for row in connection.execute(sql)]
 
 
-def _current(connection: sqlite3.Connection, row_key: bytes, columns: Sequence[str] | None) -> list[StoredCell]:
-    if columns is None:
-        # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
-        sql = f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"
-        return [StoredCell._make(row[:-1]) for row in connection.execute(sql, (row_key,))]
-    sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"
-    found: Iterable[tuple[object, ...] | None] = (connection.execute(sql, (row_key, column)).fetchone() for column in columns)
-    return [StoredCell._make(row) for row in found if row is not None]
+def _current_sql(row_keys: int, columns: Sequence[str] | None) -> str:
+    """The newest cell of each column of so many rows, by row key and column name. With max() as the only aggregate SQLite takes the other columns from the
+    row that holds the maximum."""
+    named = "" if columns is None else f"AND column_name IN ({', '.join('?' * len(columns))}) "
+    return (
+        f"SELECT position >> {_ADDED_ID_BITS}, {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * row_keys)}) {named}"
+        "GROUP BY row_key, column_name ORDER BY row_key, column_name"
+    )
 
 
 def _place(entry: Entry) -> Any:

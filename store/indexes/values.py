@@ -31,6 +31,7 @@ from uuid import UUID
 
 from store.cells import check_row_key, microseconds, moment
 from store.errors import InvalidRequest, InvalidRowKey
+from store.sharding import row_key_text
 
 STRING_BYTES_MAX: Final = 512
 """UTF-8 bytes of an indexed string: two of them and a row key fit a key of InnoDB, 3,072 bytes."""
@@ -155,7 +156,7 @@ def decode(kind: str, value: Encoded) -> JsonValue:
     """The value in the form of results."""
     if isinstance(value, bytes):
         if kind == "uuid":
-            return str(UUID(bytes=value))
+            return row_key_text(value).decode()
         if kind == "string":
             return value.decode()
         number = int.from_bytes(value, "big") - _DECIMAL_OFFSET

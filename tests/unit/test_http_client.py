@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ ROW = UUID(int=7)
 
 def answer(status: int, content: object) -> bytes:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (status, len(body), body)
 
 
 def error(kind: type[CellfeedError]) -> bytes:
@@ -37,6 +37,18 @@ CUT = b""
 def scripted(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """A server that gives these answers, one connection each (the last one again and again), and keeps the requests."""
     requests: list[bytes] = []
+
+    def talk(peer: socket.socket) -> None:
+        requests.append(_request(peer))
+        peer.sendall(answers[min(len(requests), len(answers)) - 1])
+
+    with served(talk) as url:
+        yield url, requests
+
+
+@contextlib.contextmanager
+def served(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that has one connection after another talked with, and closes it then. Its address."""
     ended = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -48,23 +60,25 @@ def scripted(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
                 continue
             with peer, contextlib.suppress(OSError):
                 peer.settimeout(5)
-                requests.append(_request(peer))
-                peer.sendall(answers[min(len(requests), len(answers)) - 1])
+                talk(peer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             ended.set()
             thread.join()
 
 
 def _request(peer: socket.socket) -> bytes:
+    """The next request. Raises ConnectionError when there is none."""
     got = b""
     while b"\r\n\r\n" not in got:
-        got += peer.recv(1 << 16)
+        if not (piece := peer.recv(1 << 16)):
+            raise ConnectionError
+        got += piece
     head, _, body = got.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
     while len(body) < length:
@@ -147,3 +161,35 @@ def test_a_client_needs_a_worker_a_name_and_a_deadline() -> None:
             Client(*arguments)
     with pytest.raises(InvalidRequest, match="timeout_s"):
         Client("http://h:1", "trips", timeout_s=0)
+
+
+KEPT = STORED.replace(b"connection: close\r\n", b"")
+
+
+def test_one_connection_serves_one_request_after_another() -> None:
+    connections: list[int] = []
+
+    def talk(peer: socket.socket) -> None:
+        connections.append(0)
+        while True:
+            _request(peer)
+            connections[-1] += 1
+            peer.sendall(KEPT)
+
+    with served(talk) as url:
+        with Client(url, "trips", timeout_s=10) as client:
+            assert {client.put_cell(ROW, "BASE", n, {}).outcome for n in range(20)} == {Outcome.STORED}
+        assert connections == [20]
+
+
+def test_a_kept_connection_that_the_worker_closes_costs_another_attempt_and_nothing_else() -> None:
+    connections: list[int] = []
+
+    def talk(peer: socket.socket) -> None:
+        connections.append(0)
+        _request(peer)
+        peer.sendall(KEPT)  # and closes, which it does not say: as a worker does that is killed
+
+    with served(talk) as url, Client(url, "trips", timeout_s=10) as client:
+        assert {client.put_cell(ROW, "BASE", n, {}).outcome for n in range(20)} == {Outcome.STORED}
+        assert len(connections) == 20

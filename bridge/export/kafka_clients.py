@@ -15,16 +15,16 @@ _log: Final = logging.getLogger("cellfeed.export.client")
 _RECONNECT_MS_MAX: Final = 2_000
 
 
-def transactional_id(export: Export, unit: int) -> str:
-    """Stable for a unit: whoever makes a producer with it fences the one before."""
-    return f"cellfeed-export-{export.name}-{unit}"
+def transactional_id(export: Export, unit: int, number: int) -> str:
+    """Stable for each of a unit's producers: whoever makes a producer with it fences the one before."""
+    return f"cellfeed-export-{export.name}-{unit}-{number}"
 
 
-def producer_of(export: Export, unit: int) -> Producer:
-    """A transactional producer; nothing is asked of the cluster yet."""
+def producer_of(export: Export, unit: int, number: int) -> Producer:
+    """One of a unit's transactional producers; nothing is asked of the cluster yet."""
     timeout_ms = int(TRANSACTION_TIMEOUT_S * 1000)
     own = {
-        "transactional.id": transactional_id(export, unit),
+        "transactional.id": transactional_id(export, unit, number),
         "enable.idempotence": True,
         "acks": "all",
         "transaction.timeout.ms": timeout_ms,
@@ -65,6 +65,7 @@ def _common(export: Export) -> dict[str, Any]:
         "bootstrap.servers": export.bootstrap,
         "client.id": f"cellfeed-export-{export.name}",
         "reconnect.backoff.max.ms": _RECONNECT_MS_MAX,
+        "socket.nagle.disable": True,  # a transaction is several small requests, each of which would wait for the answer to the one before
         "socket.timeout.ms": int(4 * KAFKA_CALL_S * 1000),
         "log.connection.close": False,
         # What keeps an export waiting is told where people look (lag, the process's own log): the client's lines about each attempt say nothing more.

@@ -13,8 +13,7 @@ class Verdict(Enum):
     """What can be done about an error."""
 
     RETRY = "the same call again"
-    ABORT = "the transaction is to be aborted, the producer goes on"
-    RENEW = "the producer is to be given up and another one made"
+    RENEW = "the producers are to be given up and others made, who end what they left open"
     FENCED = "another exporter has the unit"
 
 
@@ -28,11 +27,7 @@ def verdict(error: KafkaError) -> Verdict:
     """By the client's own word, as its documentation of transactions has it; fencing before anything else."""
     if error.code() in _FENCED:
         return Verdict.FENCED
-    if error.fatal():
-        return Verdict.RENEW
-    if error.txn_requires_abort():
-        return Verdict.ABORT
-    return Verdict.RETRY if error.retriable() else Verdict.RENEW
+    return Verdict.RETRY if error.retriable() and not error.fatal() and not error.txn_requires_abort() else Verdict.RENEW
 
 
 def words(error: KafkaError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 UNITS_MAX: Final = 64
-"""Units of one export: each has a producer with four threads of its own, and a transaction at a time."""
+"""Units of one export: each has two producers with four threads each, and a transaction at a time."""
 
 UNITS: Final = 8
 SHARDS_OF_A_UNIT: Final = 64
@@ -17,6 +17,9 @@ TRANSACTION_CELLS_MAX: Final = 10_000
 
 TRANSACTION_BYTES_MAX: Final = 8 << 20
 """Bytes of the values in one transaction. One is sent while the next one is read, so a unit holds twice as much, and what the client queues."""
+
+READ_AHEAD_CELLS_MIN: Final = 1_000
+"""Cells that are left of a unit's logs from which on the next batch is read while one is sent: fewer are read in a millisecond or two."""
 
 SCAN_SHARD_CELLS_MIN: Final = 500
 """Of a unit with many shards that are behind, so many cells of each are read at a time at least: fewer cost a round trip each."""

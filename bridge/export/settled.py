@@ -1,6 +1,6 @@
 """What was settled when an export began, once for all its processes: one entry of the state table, made by compare-and-set before the first cell is exported.
 
-Key: ``export/<name>``. How many units there are must never differ between two processes, or two transactional ids would write one partition. Where
+Key: ``export/<name>``. How many units there are must never differ between two processes, or two exporters would write one partition. Where
 each shard begins must not slide while shards are begun one after the other. The topic's id tells a topic that was deleted and made again.
 """
 

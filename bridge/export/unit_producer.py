@@ -1,4 +1,8 @@
-"""The transactional producer of one unit: fences whoever had the unit before, then sends one transaction after the other.
+"""The transactional producers of one unit: they fence whoever had the unit before, then send one transaction after the other.
+
+Two take turns. A broker answers a commit before it has written the transaction's marks into the partitions, and until it has, it refuses the same producer's
+next transaction, which the client tries again 20 ms later. The other one may begin at once. It never begins before the commit of the one before is known,
+so no two transactions are open, and what is committed is in the order of the log.
 
 Every call that waits for the cluster comes back at least every few seconds to look whether it is to end, so nothing hangs while the cluster is away; what
 was sent and is not answered leaves the client's memory by its time-out.
@@ -24,6 +28,9 @@ from store.failpoints import declare, failpoint
 
 declare("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing")
 
+PRODUCERS: Final = 2
+"""See the module."""
+
 _FLUSH_S: Final = 1.0
 """How long one call waits for what was sent to be answered."""
 
@@ -44,17 +51,24 @@ class UnitProducer:
         self._say = say
         self._topic = topic
         self._stop = stop
-        self._name = transactional_id(export, unit)
-        self._producer: Producer = producer_of(export, unit)
+        self._name = transactional_id(export, unit, 0)
+        self._producers: list[Producer] = [producer_of(export, unit, number) for number in range(PRODUCERS)]
+        self._turn = 0
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._failed: KafkaError | None = None
 
     def fence(self) -> None:
-        """Ends the transactions of earlier producers of the unit, and bars them. Raises Unavailable when asked to stop meanwhile."""
+        """Ends the transactions of earlier producers of the unit, and bars them: their marks are written when this is over. Raises Unavailable when asked to
+        stop meanwhile."""
+        for producer in self._producers:
+            self._fence(producer)
+        failpoint("export.after_fencing")
+
+    def _fence(self, producer: Producer) -> None:
         while True:
             try:
-                self._producer.init_transactions(KAFKA_CALL_S)
+                producer.init_transactions(KAFKA_CALL_S)
             except KafkaException as error:
                 if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
                     raise
@@ -62,12 +76,16 @@ class UnitProducer:
                 if self._stop.is_set():
                     raise Unavailable(f"asked to stop while {self._name} waited for its turn: {words(found)}") from error
             else:
-                failpoint("export.after_fencing")
                 return
+
+    @property
+    def _producer(self) -> Producer:
+        return self._producers[self._turn]
 
     def begin(self, records: Sequence[OutRecord]) -> None:
         """Begins a transaction and hands its records to the client."""
         failpoint("export.before_begin")
+        self._turn = (self._turn + 1) % PRODUCERS
         self._first, self._last, self._failed = {}, {}, None
         self._producer.begin_transaction()
         produce, topic = self._producer.produce, self._topic
@@ -125,10 +143,11 @@ class UnitProducer:
                 return
 
     def give_up(self) -> None:
-        """Forgets what was not sent; the producer is of no use from then on. What it left open is aborted by the next one, or by the broker in time."""
-        self._producer.purge()
-        with suppress(KafkaException):  # that which made it of no use
-            self._served(self._producer.poll, 0.0)
+        """Forgets what was not sent; the producers are of no use from then on. What they left open is aborted by the next ones, or by the broker in time."""
+        for producer in self._producers:
+            producer.purge()
+            with suppress(KafkaException):  # that which made it of no use
+                self._served(producer.poll, 0.0)
 
     def _patience(self, deadline_s: float | None) -> float | None:
         """While the cluster does not answer: without end, but for an exporter that is to end."""

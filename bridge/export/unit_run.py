@@ -30,7 +30,7 @@ from confluent_kafka import KafkaException
 from bridge.coordination.contract import Claim, CommittedOffset
 from bridge.export.batches import Batch, BatchReader
 from bridge.export.kafka_errors import Verdict, error_of, verdict, words
-from bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, REFUSED_LOOK_S, SAVE_EVERY_S
+from bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, READ_AHEAD_CELLS_MIN, REFUSED_LOOK_S, SAVE_EVERY_S
 from bridge.export.resume import metadata_of
 from bridge.export.taking_over import ExportContext, TakenOver, take_over
 from bridge.export.unit_producer import UnitProducer
@@ -134,14 +134,7 @@ class UnitRun:
 
     def _after(self, error: KafkaException) -> None:
         found = error_of(error)
-        # After an abort the tail is read again as after a take-over: what was committed is known from the partition alone.
-        if verdict(found) is Verdict.ABORT and self._producer is not None:
-            try:
-                self._producer.abort()
-            except KafkaException:
-                self._give_producer_up()
-        else:
-            self._give_producer_up()
+        self._give_producer_up()
         said = "another exporter has taken the unit" if verdict(found) is Verdict.FENCED else "the Kafka cluster"
         self._wait(f"waiting: {said}: {words(found)}", self._next_backoff_s())
 
@@ -168,10 +161,11 @@ class UnitRun:
     def _take_over(self) -> None:
         context = self._context
         context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
-        if self._producer is None:
-            self._note("waiting for the Kafka cluster to end what earlier exporters left open")
-            self._producer = UnitProducer(context.export, self.unit, context.topic, self.stop, self._note)
-            self._producer.fence()
+        # Also after an error of one's own: the marks of the last commit may still be on their way, and a reader of commits would see the end before it.
+        self._give_producer_up()
+        self._note("waiting for the Kafka cluster to end what earlier exporters left open")
+        self._producer = UnitProducer(context.export, self.unit, context.topic, self.stop, self._note)
+        self._producer.fence()
         self._taken = taken = take_over(context, self.shards)
         self._saved, self.refused = {}, None
         for shard, location in taken.locations.items():
@@ -199,12 +193,19 @@ class UnitRun:
                     return
                 if batch.records:
                     self._producer_at_work().begin(batch.records)
-                following = ahead.submit(reader.read, {**taken.locations, **batch.ends}, self._heads, cells_max)
+                begins = {**taken.locations, **batch.ends}
+                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it is read when this one is committed: then it has what has
+                # come until then, which would wait for two transactions otherwise.
+                if self._behind(begins) >= READ_AHEAD_CELLS_MIN:
+                    following = ahead.submit(reader.read, begins, self._heads, cells_max)
                 self._commit(batch)
         finally:
             if following is not None:
                 following.cancel()
                 following.exception() if following.done() and not following.cancelled() else None
+
+    def _behind(self, locations: Mapping[int, int]) -> int:
+        return sum(max(0, self._heads[shard].watermark - locations[shard]) for shard in self.shards)
 
     def _commit(self, batch: Batch) -> None:
         taken = self._taken

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -17,6 +18,8 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # expo
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
+from bridge.export import taking_over
+from bridge.export.batches import Batch, BatchReader
 from bridge.export.kafka_errors import Verdict, error_of, verdict
 from bridge.export.limits import METADATA_S
 from bridge.export.records import OutRecord
@@ -24,11 +27,14 @@ from bridge.export.tails import read_tails
 from bridge.export.unit_producer import UnitProducer
 from bridge.export.verify import ExportVerifier
 from bridge.export.watching import Watching
+from bridge.export.worker import run_exporter
 from bridge.triggers.control import Control
 from bridge.triggers.history import operator
 from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
 from store.datastore import Datastore
+from store.errors import StorageUnavailable
+from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_steps import (
     WAIT_S,
     Exporter,
@@ -78,11 +84,15 @@ def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_writ
         assert check_equal(datastore, export) == sum(ends(datastore).values()) >= 3_800
 
 
-@pytest.mark.parametrize("failpoint", ["export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing"])
+@pytest.mark.parametrize(
+    "failpoint",
+    # The two producers of a unit take turns: once each is killed with a transaction open.
+    ["before_begin=kill@2", "after_produce=kill@2", "after_produce=kill@3", "before_commit=kill@2", "after_commit=kill@2", "after_fencing=kill@1"],
+)
 def test_after_a_kill_at_any_point_of_a_transaction_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
     export = export_to(kafka, cells_per_s=5_000)
     put(store, 1_500)
-    killed = Exporter(place, "a", SHARDS, [export], failpoints=f"{failpoint}=kill@{1 if failpoint.endswith('fencing') else 2}")
+    killed = Exporter(place, "a", SHARDS, [export], failpoints=f"export.{failpoint}")
     with exporters(killed):
         killed.wait_killed()
         put(store, 300, first=10_000)
@@ -91,6 +101,42 @@ def test_after_a_kill_at_any_point_of_a_transaction_nothing_is_missing_or_there_
             wait_caught_up(store, StoreCoordinator(store.state), export)
             following.drain()
     assert check_equal(store, export) == 1_800
+
+
+def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The marks of the last commit may be on their way still: who reads without fencing sees the end before it, and exports its cells again.
+    export = export_to(kafka, units=1)
+    put(store, 500)
+    steps: list[str] = []
+    read = BatchReader.read
+
+    def failing(reader: BatchReader, *arguments: Any) -> Batch | None:
+        batch = read(reader, *arguments)
+        if batch is None and steps.count("failed") < 2:
+            steps.append("failed")
+            raise StorageUnavailable("planted")
+        return batch
+
+    def reading(*arguments: Any) -> Any:
+        steps.append("ends read")
+        return read_tails(*arguments)
+
+    monkeypatch.setattr(BatchReader, "read", failing)
+    monkeypatch.setattr(taking_over, "read_tails", reading)
+    watch_failpoint("export.after_fencing", lambda: steps.append("fenced"))
+    stop = threading.Event()
+    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop))
+    exporter.start()
+    try:
+        wait_until(lambda: steps.count("ends read") == 3, "taken over after each error", WAIT_S)
+        put(store, 100, first=1_000)
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+    finally:
+        stop.set()
+        exporter.join(WAIT_S)
+        unwatch_failpoint("export.after_fencing")
+    assert steps == ["fenced", "ends read", "failed", "fenced", "ends read", "failed", "fenced", "ends read"]
+    assert check_equal(store, export) == 600
 
 
 def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(kafka: Kafka, place: Path, store: Datastore) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from cellfeed.servers.kafka_jars import jars_directory
+from cellfeed.servers.kafka_jars import KAFKA_VERSION, jars_directory
 from cellfeed.servers.life import LOOPBACK, PROBE_TIMEOUT_S, program, run_to_end
 from store.errors import Unavailable
 
@@ -36,6 +36,7 @@ class KafkaServer:
     controller_port: int
     settings: Path
     kind: str = "kafka"
+    version: str = KAFKA_VERSION
 
     @property
     def ports(self) -> Mapping[str, int]:
@@ -75,9 +76,11 @@ class KafkaServer:
         return len(head) == _ANSWER_HEAD.size and _ANSWER_HEAD.unpack(head)[1:] == (1, 0)
 
     def _java(self) -> list[str]:
-        java, jars = program("java", self.name, "default-jre-headless"), jars_directory()
+        java, jars = program("java", self.name, "default-jre-headless"), jars_directory(self.version)
         if not jars.is_dir():
-            raise Unavailable(f"{self.name}: Kafka's jars are not in {jars}; `make services` fetches them (python -m cellfeed.servers.kafka_jars)")
+            raise Unavailable(
+                f"{self.name}: Kafka's jars are not in {jars}; `make services` fetches them (python -m cellfeed.servers.kafka_jars {self.version})"
+            )
         return [java, _HEAP, "-cp", f"{jars}/*"]
 
     @property

@@ -1,4 +1,6 @@
-"""Apache Kafka's own jars from Maven Central: a broker as a local server, and its command-line tools. ``python -m cellfeed.servers.kafka_jars`` fetches them.
+"""Apache Kafka's own jars from Maven Central: a broker as a local server, and its command-line tools.
+
+``python -m cellfeed.servers.kafka_jars [VERSION ...]`` fetches them: without a version, of both that the tests need.
 
 Fetched once into ``~/.cache/cellfeed/kafka-<version>`` (``CELLFEED_CACHE`` names another folder); the folder appears under its name only when it is
 complete, so a fetch that was cut off is done anew.
@@ -16,6 +18,9 @@ from pathlib import Path
 from typing import Final
 
 KAFKA_VERSION: Final = "4.1.1"
+OLDER_KAFKA_VERSION: Final = "3.9.2"
+"""Of the major version before: exports are tested against both."""
+
 _FETCH_TIMEOUT_S: Final = 240
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>kafka-jars</artifactId><version>1</version>
@@ -71,6 +76,7 @@ def _fetch(version: str, target: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        kafka_class_path()
+        for wanted in sys.argv[1:] or (KAFKA_VERSION, OLDER_KAFKA_VERSION):
+            kafka_class_path(wanted)
     except (JarsUnavailable, OSError) as error:
         sys.exit(f"Kafka's jars: {error}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
+from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
 from store.datastore import Datastore
 from tests.services import local_kafka, local_mariadb
 from tests.services.local_kafka import Kafka
@@ -41,10 +42,23 @@ def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
     """One broker for the tests of one module. Skips, with the reason, where none can be had."""
-    if reason := local_kafka.why_not():
+    with started_kafka(KAFKA_VERSION) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def older_kafka() -> Iterator[Kafka]:
+    """The same of the major version before."""
+    with started_kafka(OLDER_KAFKA_VERSION) as broker:
+        yield broker
+
+
+@contextmanager
+def started_kafka(version: str) -> Iterator[Kafka]:
+    if reason := local_kafka.why_not(version):
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
-    broker = Kafka(directory)
+    broker = Kafka(directory, version=version)
     try:
         broker.start()
         yield broker

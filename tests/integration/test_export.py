@@ -90,6 +90,15 @@ def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_writ
     ["before_begin=kill@2", "after_produce=kill@2", "after_produce=kill@3", "before_commit=kill@2", "after_commit=kill@2", "after_fencing=kill@1"],
 )
 def test_after_a_kill_at_any_point_of_a_transaction_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+    kill_and_go_on(kafka, place, store, failpoint)
+
+
+@pytest.mark.parametrize("failpoint", ["after_produce=kill@3", "after_commit=kill@2"])
+def test_the_same_with_an_older_kafka(older_kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+    kill_and_go_on(older_kafka, place, store, failpoint)
+
+
+def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
     export = export_to(kafka, cells_per_s=5_000)
     put(store, 1_500)
     killed = Exporter(place, "a", SHARDS, [export], failpoints=f"export.{failpoint}")

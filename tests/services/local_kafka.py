@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from cellfeed.servers.kafka import KafkaServer
-from cellfeed.servers.kafka_jars import JarsUnavailable, kafka_class_path
+from cellfeed.servers.kafka_jars import KAFKA_VERSION, JarsUnavailable, kafka_class_path
 from cellfeed.servers.life import await_answer, launch
 from tests.services.free_ports import free_ports
 
@@ -19,10 +19,10 @@ SETTINGS: Final = Path(__file__).parents[2] / "cellfeed" / "data" / "kafka.prope
 STOP_TIMEOUT_S: Final = 30.0
 
 
-def why_not() -> str | None:
+def why_not(version: str = KAFKA_VERSION) -> str | None:
     """Why no Kafka can be started here; None when it can. Fetches its jars where they are not there yet."""
     try:
-        kafka_class_path()
+        kafka_class_path(version)
     except JarsUnavailable as reason:
         return f"no Kafka: {reason}"
     return None
@@ -35,6 +35,7 @@ class Kafka:
     directory: Path
     ports: tuple[int, int] = field(default_factory=lambda: (lambda found: (found[0], found[1]))(free_ports(2)))
     advertised: int | None = None
+    version: str = KAFKA_VERSION
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,7 +49,7 @@ class Kafka:
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        server = KafkaServer("kafka", self.directory / "kafka", *self.ports, self._settings())
+        server = KafkaServer("kafka", self.directory / "kafka", *self.ports, self._settings(), version=self.version)
         server.prepare()
         if self.advertised is not None:
             self._advertise(self.directory / "kafka" / "server.properties")

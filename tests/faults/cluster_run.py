@@ -1,6 +1,7 @@
 """One fault run on clusters: writers and tailers work while servers and networks fail; afterwards every invariant is checked from outside.
 
-I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I19 the buffers drain, I21 recovery, I22 threads.
+I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept meanwhile (the same: entries may be in the tail), I19 the
+buffers drain, I21 recovery, I22 threads.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from store.clusters.failover import cluster_role
 from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
+from store.indexes.definition import parse_definition
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, cluster_system
 from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
 from tests.faults.run import FaultRun
+from tests.services.kept_index import differences, index_worker, made_index
 
 CLUSTER_KINDS = tuple(CLUSTER_FAULTS)
 RECOVERY_MAX_S = 10.0
@@ -27,6 +31,15 @@ CALL_MAX_S = 17.0
 """The datastore's own limit for a put, and the slack of a busy machine."""
 
 SETTLE_S = 60.0
+INDEX = parse_definition(
+    """
+table: cells_by_writer
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: writer, type: int}, {field: n, type: int}]
+"""
+)
 OTHER_PROCESSES = 5
 """That write beside the first one where COMMITs are held back: enough for some of them not to wait for each other's shards."""
 
@@ -45,6 +58,10 @@ def run_cluster_faults(kind: str, seed: int) -> FaultRun:
         # Only connections of several processes can have commits under way at once: each process has one group commit.
         others = [Datastore(system.engine(copies)) for _ in range(OTHER_PROCESSES if kind == "commits-held" else 0)]
         tailers = [Tailer(system.engine(0)) for _ in range(2)]
+        indexing = ExitStack()
+        indexed = indexing.enter_context(Datastore(system.engine(0)))
+        indexing.enter_context(index_worker(indexed))
+        version = made_index(indexed, INDEX)
         ledger = Ledger()
         writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4)
         try:
@@ -58,13 +75,14 @@ def run_cluster_faults(kind: str, seed: int) -> FaultRun:
             result.recovery_s.append(_recovered(ledger, tailers, healed_s))
             time.sleep(0.5)
             writers.stop()
-            result.violations = _checks(system, datastore, ledger, tailers, lossy=lossy)
+            result.violations = merge(_checks(system, datastore, ledger, tailers, lossy=lossy), {"I18": [] if lossy else differences(indexed, version)})
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")
             result.violations = merge(result.violations, {"I21": slow})
         finally:
             writers.stop()
+            indexing.close()
             for tailer in tailers:
                 tailer.stop()
                 tailer._engine.close()

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.indexes.groups import index_positions
 from bridge.triggers.parked import ParkedCells
 from cellfeed.processes import open_datastore
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
@@ -19,6 +20,8 @@ from consumers.billing.card_provider import SandboxCardProvider
 from consumers.warehouse.table import WarehouseTable
 from store.client import Client
 from store.errors import NotFound
+from store.indexes.definition import parse_definition
+from store.indexes.version import IndexVersion
 from tests.faults.invariants import (
     Log,
     Seen,
@@ -34,8 +37,9 @@ from tests.faults.invariants import (
 from tests.faults.ledger import Ledger
 from tests.faults.system import LEASE_S, SHARDS, System
 from tests.faults.workload import KafkaReader, Writers, read_log
+from tests.services.kept_index import differences
 
-KINDS = ("worker", "gateway", "triggers", "warehouse", "pause", "all")
+KINDS = ("worker", "gateway", "triggers", "index", "warehouse", "pause", "all")
 FAULTS_IN_A_RUN = 4
 RECOVERY_MAX_S = 10.0 + LEASE_S
 """I21: everything is going again ten seconds after a fault heals, and a killed trigger worker's lease."""
@@ -44,6 +48,15 @@ CALL_MAX_S = 5.0 + 2.0
 """I21: the client's own deadline, and the slack of a busy machine."""
 
 CATCH_UP_S = 60.0
+INDEX = parse_definition(
+    """
+table: trips_by_payment
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: payment, type: string}, {field: fare_cents, type: int}]
+"""
+)
 
 
 @dataclass
@@ -80,6 +93,8 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
     system, ledger = System(directory), Ledger()
     reader: KafkaReader | None = None
     system.up()
+    with open_datastore(system.run_dir, system.config) as datastore:
+        version = datastore.indexes.version(datastore.indexes.catalog.create(INDEX))
     try:
         reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
         writers = Writers(system.urls(), ledger, seed)
@@ -100,6 +115,7 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
             watermarks.append({shard: len(cells) for shard, cells in log.items()})
             put_here = {shard: [cell for cell in cells if cell.column_name != "STATUS"] for shard, cells in log.items()}
             result.violations = merge(check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks), _check_outlets(system, client, reader))
+            result.violations = merge(result.violations, {"I18": _index_differences(system, version)})
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")
@@ -113,7 +129,7 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
 
 def _fault(system: System, kind: str, chance: random.Random) -> str:
     """One fault and its healing; what was witnessed of it."""
-    target_kind = chance.choice(["worker", "gateway", "triggers", "warehouse"]) if kind in ("pause", "all") else kind
+    target_kind = chance.choice(["worker", "gateway", "triggers", "index", "warehouse"]) if kind in ("pause", "all") else kind
     name = chance.choice(system.names(target_kind))
     if kind == "pause" or (kind == "all" and chance.random() < 0.3):
         seconds = LEASE_S * chance.uniform(0.5, 1.8)
@@ -176,6 +192,12 @@ def _check_billing(system: System, log: Log) -> Violations:
     with open_datastore(system.run_dir, system.config) as datastore:
         parked = [f"{GROUP}-{cell.partition}-{cell.added_id}" for cell in ParkedCells(datastore.state).all(GROUP)]
     return merge({"I2": invented}, check_once_per_cell(cards, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
+
+
+def _index_differences(system: System, version: IndexVersion) -> list[str]:
+    with open_datastore(system.run_dir, system.config) as datastore:
+        datastore.indexes.positions = index_positions(StoreCoordinator(datastore.state), datastore.name)
+        return differences(datastore, version)
 
 
 def _billing_done(system: System) -> bool:

@@ -11,7 +11,17 @@ from pathlib import Path
 
 import psutil
 
-from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, process_names, write_config
+from cellfeed.config import (
+    Config,
+    DatastoreConfig,
+    GatewayProcessConfig,
+    IndexWorkersConfig,
+    TriggersConfig,
+    WarehouseConfig,
+    WorkerConfig,
+    process_names,
+    write_config,
+)
 from cellfeed.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +30,7 @@ LEASE_S = 2.0
 
 
 class System:
-    """Two workers, a gateway, two trigger processes with billing, a warehouse loader."""
+    """Two workers, a gateway, two trigger processes with billing, an index worker, a warehouse loader."""
 
     def __init__(self, directory: Path) -> None:
         self.run_dir = RunDir(directory / "run")
@@ -32,6 +42,7 @@ class System:
             triggers=[
                 TriggersConfig(app="consumers.billing.app:program", name="billing", processes=2, lease_s=LEASE_S, settings={"billing_dir": str(self.billing)})
             ],
+            indexes=[IndexWorkersConfig(lease_s=LEASE_S)],
             warehouses=[WarehouseConfig(flush_rows=200, flush_age_s=0.5)],
         )
         self._config_file = directory / "config.yaml"

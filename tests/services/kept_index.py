@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.groups import index_positions
 from bridge.indexes.worker import IndexWorker
 from store.datastore import Datastore
+from store.errors import Unavailable
+from store.indexes.check import IndexCheck
 from store.indexes.definition import IndexDefinition
 from store.indexes.version import IndexVersion
 from tests.services.waiting import wait_until
@@ -38,6 +40,17 @@ def made_index(datastore: Datastore, definition: IndexDefinition) -> IndexVersio
     return datastore.indexes.version(record)
 
 
+def differences(datastore: Datastore, version: IndexVersion) -> list[str]:
+    """I18, once nobody puts any more: waits until the index has come to the ends of the logs; what is missing, stale or invented then."""
+    caught_up(datastore, version)
+    assert datastore.indexes.positions is not None
+    check = IndexCheck(datastore, version, datastore.indexes.positions)
+    found = [f"index {version.definition.table}: {difference.told(version)}" for difference in check.run()]
+    if check.report.unsettled or not check.report.entries:
+        found.append(f"index {version.definition.table}: {check.report.entries} entries, {check.report.unsettled} rows do not stand still")
+    return found
+
+
 def built(datastore: Datastore, name: str, number: int) -> None:
     """Waits until queries are answered from this version."""
     wait_until(lambda: (now := datastore.indexes.catalog.get(name).current) is not None and now.number == number, f"{name} v{number} is built", 100)
@@ -45,7 +58,15 @@ def built(datastore: Datastore, name: str, number: int) -> None:
 
 def caught_up(datastore: Datastore, version: IndexVersion) -> None:
     """Waits until the index has come to the ends of the logs."""
-    heads = datastore.heads()
     positions = datastore.indexes.positions
     assert positions is not None
-    wait_until(lambda: all(positions(version.group).get(shard, 0) >= head.watermark for shard, head in heads.items()), "the index has caught up", 100)
+
+    def reached() -> bool:
+        # After a fault a node is left alone for a moment.
+        with suppress(Unavailable):
+            ends = {shard: head.watermark for shard, head in datastore.heads().items()}
+            found = positions(version.group)
+            return all(found.get(shard, 0) >= end for shard, end in ends.items())
+        return False
+
+    wait_until(reached, "the index has caught up", 100)

@@ -1,6 +1,7 @@
 """One fault run on a trigger group: taxi trips are put and billed while its processes and its ZooKeeper fail; afterwards all is checked from outside.
 
-I14, I16, I20 and I21 as design §6 has them; what is expected of billing is worked out from the CSV file, not from the cells.
+I14, I16, I18 (of an index that is kept meanwhile, over the same ZooKeeper), I20 and I21 as design §6 has them; what is expected of billing is worked out
+from the CSV file, not from the cells.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +24,7 @@ from consumers.billing.card_provider import SandboxCardProvider
 from store.api import CellToPut
 from store.cells import Cell
 from store.datastore import Datastore
+from store.indexes.definition import parse_definition
 from tests.faults.billing_program import POISONS
 from tests.faults.invariants import Violations, check_once_per_cell, check_run_or_parked, merge
 from tests.faults.run import FaultRun
@@ -36,6 +39,7 @@ from tests.faults.trigger_invariants import (
 )
 from tests.faults.trigger_system import HOSTS, SHARDS, FaultDidNotHappen, TriggerSystem, until
 from tests.faults.trigger_watch import Calls, Feeder, Watch
+from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.local_zookeeper import ZooKeeper
 
 TRIGGER_KINDS = tuple(FAULTS)
@@ -43,6 +47,15 @@ RECOVERY_MAX_S = 10.0
 """I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed or cut off."""
 
 SETTLE_S = 120.0
+INDEX = parse_definition(
+    """
+table: trips_by_payment
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: payment, type: string}, {field: pickup, type: string}]
+"""
+)
 _LEASE_S = 1.5
 _LONG_LEASE_S = 20.0
 """No busy machine lets it run out."""
@@ -108,17 +121,23 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
         watch, calls = Watch(system.coordinator), Calls(system.billing)
         feeder = Feeder(system.datastore, [trip.cells for trip in trips], _per_s(kind, scale))
         stage = Stage(system, watch, calls, feeder, chance, scale)
+        indexing = ExitStack()
         try:
             system.up()
+            indexing.enter_context(index_worker(system.datastore, coordination=system.coordination))
+            version = made_index(system.datastore, INDEX)
             watch.start()
             feeder.start()
             until(lambda: calls.ended() > HOSTS, "the work is under way")
             for _ in range(scale.faults if kind in REPEATED else 1):
                 time.sleep(chance.uniform(0.1, 0.5))
                 _one_fault(kind, stage, feeder, result)
+                if kind == "zookeeper-empty":
+                    system.ask("offsets", "set", version.group, "kept", "--reason", "ZooKeeper came back empty")
             feeder.finish()
             result.violations = {"I21": [] if _in_time(system.caught_up) else ["billing has not come to the end of the logs"]}
             result.violations = merge(result.violations, _check_run_or_parked(system, trips))
+            result.violations = merge(result.violations, {"I18": differences(system.datastore, version)})
             parked = Books.read(system.datastore).parked
             if kind == "trigger-poison":
                 result.violations = merge(result.violations, {"I14": _cured(system)})
@@ -133,6 +152,7 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
         finally:
             feeder.stop()
             watch.stop()
+            indexing.close()
     return result
 
 

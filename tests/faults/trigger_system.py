@@ -146,10 +146,9 @@ class TriggerSystem:
         try:
             if self._owns_zookeeper:
                 self.zookeeper.start()
-            url = f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
-            self.run_dir.config.write_text(yaml.safe_dump({**self.config, "coordination": url}))
+            self.run_dir.config.write_text(yaml.safe_dump({**self.config, "coordination": self.coordination}))
             self.datastore = Datastore.open_embedded(self.run_dir.inside("store"), shards=SHARDS)
-            self.coordinator = open_coordinator(url, self.datastore.state)
+            self.coordinator = open_coordinator(self.coordination, self.datastore.state)
             for _ in range(HOSTS):
                 self.add_host()
         except BaseException:
@@ -159,6 +158,10 @@ class TriggerSystem:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def coordination(self) -> str:
+        return f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
 
     @property
     def session_s(self) -> float:

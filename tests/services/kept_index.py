@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
+from bridge.coordination.open import open_coordinator
 from bridge.indexes.groups import index_positions
 from bridge.indexes.worker import IndexWorker
 from store.datastore import Datastore
@@ -19,10 +19,10 @@ from tests.services.waiting import wait_until
 
 
 @contextmanager
-def index_worker(datastore: Datastore, name: str = "keeper") -> Iterator[Coordinator]:
-    """A worker for all indexes of the datastore, in this process."""
+def index_worker(datastore: Datastore, name: str = "keeper", coordination: str = "store") -> Iterator[Coordinator]:
+    """A worker for all indexes of the datastore, in this process. ``coordination`` as a configuration says it."""
     stop = threading.Event()
-    with closing(StoreCoordinator(datastore.state)) as coordinator:
+    with closing(open_coordinator(coordination, datastore.state)) as coordinator:
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
         thread = threading.Thread(target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,))
         thread.start()

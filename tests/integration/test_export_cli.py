@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.export.worker import run_exporter
+from store.datastore import Datastore
 from tests.integration.cli_instance import cellfeed, processes, running
-from tests.integration.export_steps import WAIT_S, kafka_admin
+from tests.integration.export_steps import WAIT_S, export_to, kafka_admin, put, wait_caught_up
 from tests.services.local_kafka import Kafka
 from tests.services.waiting import wait_until
 
@@ -113,6 +117,32 @@ def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(run_d
     said = " ".join(done.stderr.split())
     assert "has 2 partitions, the datastore 4 shards" in said
     assert "cleanup.policy is compact, needed is delete: kafka-configs.sh" in said
+
+
+def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path: Path) -> None:
+    config = {"datastore": {"shards": 2}, "exports": [{"name": "twice", "bootstrap": kafka.bootstrap, "topic": "twice", "lease_s": 2}]}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    export = export_to(kafka, name="twice")
+    with Datastore.open_embedded(tmp_path / "store", shards=2) as store:
+        put(store, 40)
+        stop, coordinator = threading.Event(), StoreCoordinator(store.state)
+        exporter = threading.Thread(target=run_exporter, args=([export], store, coordinator, "a", stop))
+        exporter.start()
+        try:
+            wait_caught_up(store, coordinator, export)
+        finally:
+            stop.set()
+            exporter.join(WAIT_S)
+        assert all(each["equal"] for each in asked(tmp_path, "export", "verify", "twice"))
+        again = next(iter(store.get_cells_for_shard(1, 3, 1).cells))
+    # What a careless copy of the topic does: a record a second time.
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce("twice", again.body_json, str(again.row_key), 1, headers=[("added_id", str(again.added_id).encode())])
+    assert producer.flush(WAIT_S) == 0
+    verdicts = {each["shard"]: each for each in asked(tmp_path, "export", "verify", "twice", code=1)}
+    assert verdicts[0]["equal"]
+    assert not verdicts[1]["equal"]
+    assert verdicts[1]["what"]
 
 
 def take(bootstrap: str, count: int) -> list[str]:

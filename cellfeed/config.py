@@ -16,7 +16,9 @@ import yaml
 from msgspec import Meta, Struct
 
 from bridge.coordination.open import IN_STORE, check_coordination
+from bridge.events.named_formats import FormatName
 from bridge.export.declaration import Export
+from bridge.gateway.declared_topics import VirtualTopic, check_topics
 from bridge.gateway.listeners import Listener, check_listener
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
@@ -89,7 +91,7 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made. With ``clusters`` the
     cells are in MariaDB: ``watermark`` says what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
-    ``buffer_copies`` on how many other clusters a put is buffered."""
+    ``buffer_copies`` on how many other clusters a put is buffered. ``topics``: views of the log that its gateways show as topics of their own."""
 
     name: str = "trips"
     shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
@@ -98,6 +100,7 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     watermark: Literal["replicated", "committed"] = "replicated"
     log_reads: Literal["master", "minion"] = "master"
     buffer_copies: Annotated[int, Meta(ge=0, le=7)] = 1
+    topics: list[VirtualTopic] = []
 
 
 class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -132,9 +135,9 @@ class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on any hosts, each with a name of its own. ``formats``: topic
-    (or ``*``) to ``avro`` or ``json``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how long a gateway
-    may give no sign of life before others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port`` and
-    ``advertised_*`` make; the schema registry is on ``host``."""
+    (or ``*``) to ``avro``, ``json`` or ``cloudevents``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how
+    long a gateway may give no sign of life before others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``,
+    ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
 
     name: ProcessName = "gateway"
     host: str = "127.0.0.1"
@@ -143,7 +146,7 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     advertised_host: str | None = None
     advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     listeners: list[GatewayListenerConfig] = []
-    formats: dict[str, Literal["avro", "json"]] = {}
+    formats: dict[str, FormatName] = {}
     group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     session_timeout_s: Annotated[float, Meta(ge=0.5, le=60)] = 4.0
 
@@ -240,7 +243,16 @@ def check_config(config: Config) -> Config:
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)
+    _check_topics(config)
     return config
+
+
+def _check_topics(config: Config) -> None:
+    formats = {topic for gateway in config.gateways for topic in gateway.formats}
+    try:
+        check_topics(config.datastore.name, config.datastore.topics, formats)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"config: datastore.topics: {error}") from None
 
 
 def _check_listeners(gateway: GatewayProcessConfig) -> None:

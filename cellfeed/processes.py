@@ -121,6 +121,7 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
         advertised_host=gateway.advertised_host,
         advertised_port=gateway.advertised_port,
         formats=gateway.formats,
+        topics=tuple(config.datastore.topics),
         group_initial_delay_s=gateway.group_initial_delay_s,
         session_timeout_s=gateway.session_timeout_s,
     )

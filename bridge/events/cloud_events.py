@@ -26,6 +26,7 @@ class CloudEventsFormat:
     """:class:`bridge.events.formats.EventFormat` for one datastore's cells."""
 
     name = "cloudevents"
+    content_type: bytes | None = CONTENT_TYPE
 
     def __init__(self, datastore: str) -> None:
         self._json = JsonFormat()

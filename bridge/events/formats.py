@@ -29,9 +29,11 @@ _COLUMNS_KEPT_MAX: Final = 10_000
 
 
 class EventFormat(Protocol):
-    """How a cell becomes a record's value. ``name`` is what configuration calls it. Safe to use from several threads."""
+    """How a cell becomes a record's value. ``name`` is what configuration calls it; ``content_type`` is a header that every record carries, where a format
+    asks for one. Safe to use from several threads."""
 
     name: str
+    content_type: bytes | None
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
         """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body."""
@@ -46,6 +48,7 @@ class AvroFormat:
     """Confluent wire format; ``schema_id`` is what the schema registry calls the envelope's schema."""
 
     name = "avro"
+    content_type: bytes | None = None
 
     def __init__(self, schema_id: int) -> None:
         self._head = WIRE_HEAD.pack(0, schema_id) + _UUID_LENGTH
@@ -101,6 +104,7 @@ class JsonFormat:
     """One JSON object per cell."""
 
     name = "json"
+    content_type: bytes | None = None
 
     def __init__(self) -> None:
         self._columns: dict[str, bytes] = {}

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from bridge.events.formats import EventFormat
+from bridge.events.record_headers import CONTENT_TYPE
 from bridge.events.record_keys import record_keys
 from bridge.events.varints import SMALL, VARINTS, read_varint, varint
 from store.body_codec import decode_body
@@ -30,7 +31,6 @@ HEAD_BYTES: Final = _OUTER.size + _MIDDLE.size + _INNER.size
 _MAGIC: Final = 2
 _NO_ATTRIBUTES: Final = b"\x00"
 _KEY_LENGTH: Final = varint(36)
-_NO_HEADERS: Final = varint(0)
 _NO_TIMESTAMP: Final = -1
 _NO_PRODUCER: Final = (-1, -1, -1)
 
@@ -47,20 +47,51 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-def encode_record_batch(event_format: EventFormat, shard: int, cells: Sequence[StoredCell], *, base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
+def encode_record_batch(
+    event_format: EventFormat,
+    shard: int,
+    cells: Sequence[StoredCell],
+    bodies_json: Sequence[bytes] | None = None,
+    *,
+    base_offset: int,
+    next_offset: int,
+    leader_epoch: int,
+) -> bytes:
     """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending.
 
-    Raises DataDamaged when a stored body does not decode, ValueError when the range is empty or a cell lies outside of it.
+    ``bodies_json``: what they are shown with, where it was decoded already. Raises DataDamaged when a stored body does not decode, ValueError when the
+    range is empty or a cell lies outside of it.
     """
+    if bodies_json is None:
+        bodies_json = [decode_body(cell.body) for cell in cells]
     keys = record_keys([cell.row_key for cell in cells])
-    values = event_format.encode_many(shard, cells, keys, [decode_body(cell.body) for cell in cells])
-    return frame_records(cells, keys, values, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch)
+    values = event_format.encode_many(shard, cells, keys, bodies_json)
+    headers = encode_headers([] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)])
+    return frame_records(cells, keys, values, headers, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch)
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    """A record's headers as they stand at its end."""
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        parts += (varint(len(name.encode())), name.encode(), varint(len(value)), value)
+    return b"".join(parts)
+
+
+_NO_HEADERS: Final = encode_headers([])
 
 
 def frame_records(
-    cells: Sequence[StoredCell], keys: Sequence[bytes], values: Sequence[bytes], *, base_offset: int, next_offset: int, leader_epoch: int
+    cells: Sequence[StoredCell],
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    headers: bytes = _NO_HEADERS,
+    *,
+    base_offset: int,
+    next_offset: int,
+    leader_epoch: int,
 ) -> bytes:
-    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each."""
+    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each, ``headers`` those of every record, encoded."""
     if not 0 <= base_offset < next_offset:
         raise ValueError(f"a batch cannot cover the offsets from {base_offset} up to {next_offset}")
     if cells and not base_offset <= cells[0].added_id <= cells[-1].added_id < next_offset:
@@ -68,6 +99,7 @@ def frame_records(
     first_ms = last_ms = cells[0].created_at_us // 1000 if cells else _NO_TIMESTAMP
     parts: list[bytes] = []
     small, last_us, attributes_and_time = VARINTS, None, b""
+    fixed = 37 + len(headers)  # behind the sizes of what varies: key length (1), key (36), headers
     for (added_id, _, _, _, created_at_us, _), key, value in zip(cells, keys, values, strict=True):
         if created_at_us != last_us:  # cells that were put together have one moment
             last_us, last_ms = created_at_us, created_at_us // 1000
@@ -75,9 +107,8 @@ def frame_records(
         offset_delta, length = added_id - base_offset, len(value)
         delta = small[offset_delta] if 0 <= offset_delta < SMALL else varint(offset_delta)
         value_length = small[length] if length < SMALL else varint(length)
-        # behind the sizes of what varies: key length (1), key (36), header count (1)
-        size = len(attributes_and_time) + len(delta) + len(value_length) + length + 38
-        parts += (small[size] if size < SMALL else varint(size), attributes_and_time, delta, _KEY_LENGTH, key, value_length, value, _NO_HEADERS)
+        size = len(attributes_and_time) + len(delta) + len(value_length) + length + fixed
+        parts += (small[size] if size < SMALL else varint(size), attributes_and_time, delta, _KEY_LENGTH, key, value_length, value, headers)
     inner = _INNER.pack(0, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells)) + b"".join(parts)
     return b"".join((_OUTER.pack(base_offset, _MIDDLE.size + len(inner)), _MIDDLE.pack(leader_epoch, _MAGIC, crc32c(inner)), inner))
 

@@ -14,6 +14,8 @@ ADDED_ID: Final = "added_id"
 COLUMN_NAME: Final = "column_name"
 REF_KEY: Final = "ref_key"
 LEADER_EPOCH: Final = "leader_epoch"
+CONTENT_TYPE: Final = "content-type"
+"""Of formats that ask for it (:attr:`bridge.events.formats.EventFormat.content_type`)."""
 
 Headers = list[tuple[str, str | bytes | None]]
 """As the Kafka client takes them; the values here are bytes."""

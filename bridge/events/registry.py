@@ -76,10 +76,11 @@ def envelope_schema_id() -> int:
 
 
 class SchemaRegistry:
-    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``.
+    """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those that were declared.
 
     ``columns`` names the datastore's columns and is called anew for each question, as columns may be added at any moment; it may block.
-    ``serves_avro`` tells which topics there are with Avro values; without it, all.
+    ``serves_avro`` tells which topics there are with Avro values; without it, all. ``declared``: further topics with Avro values. ``unlisted`` tells of a
+    topic whether it is one with Avro values that is there for whoever knows its name; it may block.
     """
 
     def __init__(
@@ -87,11 +88,15 @@ class SchemaRegistry:
         datastore: str,
         columns: Callable[[], Iterable[str]],
         serves_avro: Callable[[str], bool] = lambda topic: True,
+        declared: Sequence[str] = (),
+        unlisted: Callable[[str], bool] = lambda topic: False,
         versions: Sequence[str] = ENVELOPE_VERSIONS,
     ) -> None:
         self._datastore = datastore
         self._columns = columns
         self._serves_avro = serves_avro
+        self._declared = declared
+        self._unlisted = unlisted
         self._versions = [_registered(number, schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
         self._by_id = {schema.schema_id: schema for schema in self._versions}
         if len(self._by_id) != len(self._versions):
@@ -102,7 +107,7 @@ class SchemaRegistry:
     def subjects(self) -> list[str]:
         """All subjects, sorted."""
         topics = [self._datastore, *(f"{self._datastore}.{column}" for column in self._columns())]
-        return sorted(topic + SUBJECT_SUFFIX for topic in topics if self._serves_avro(topic))
+        return sorted(topic + SUBJECT_SUFFIX for topic in [*filter(self._serves_avro, topics), *self._declared])
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema of an id. Raises RegistryError 40403."""
@@ -146,7 +151,7 @@ class SchemaRegistry:
 
     def check_subject(self, subject: str) -> None:
         """Raises RegistryError 40401 for a subject that no topic has."""
-        if subject not in self.subjects():
+        if subject not in self.subjects() and not (subject.endswith(SUBJECT_SUFFIX) and self._unlisted(subject.removesuffix(SUBJECT_SUFFIX))):
             raise RegistryError(SUBJECT_NOT_FOUND, f"Subject {subject!a:.300} not found; a subject is the name of an Avro topic and {SUBJECT_SUFFIX!r}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from bridge.events.named_formats import FormatName
 from bridge.events.views import Condition, View
 from bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
 from bridge.triggers.control import EXPORTS
@@ -44,7 +45,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     bootstrap: Annotated[str, Meta(min_length=1)]
     topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = None
     client: dict[str, str | int | float | bool] = {}
-    format: Literal["avro", "json", "cloudevents"] = "avro"
+    format: FormatName = "avro"
     column: str | None = None
     filter: list[Condition] = []
     fields: list[str] = []

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bridge.events.cloud_events import CONTENT_TYPE, CloudEventsFormat
-from bridge.events.formats import AvroFormat, EventFormat, JsonFormat
-from bridge.events.record_headers import Headers, LeaderEpochs, record_headers
+from bridge.events.named_formats import event_format
+from bridge.events.record_headers import CONTENT_TYPE, Headers, LeaderEpochs, record_headers
 from bridge.events.record_keys import record_keys
 from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
@@ -26,7 +25,6 @@ from store.sharding import row_key_text
 CLAIM_CHECK: Final = "claim_check"
 """Header of a record that only tells where its cell is; its value is the cell's size in bytes of canonical JSON."""
 
-CONTENT_TYPE_HEADER: Final = "content-type"
 _HEADERS_BYTES: Final = 4 * 24
 """Names and lengths of the headers of a record; their values are counted."""
 
@@ -63,7 +61,7 @@ class RecordEncoder:
         self._datastore = datastore
         self._view = ViewReader(export.view)
         self._format = event_format(export.format, datastore, schema_id)
-        self._more: Headers = [(CONTENT_TYPE_HEADER, CONTENT_TYPE)] if export.format == "cloudevents" else []
+        self._more: Headers = [(CONTENT_TYPE, self._format.content_type)] if self._format.content_type is not None else []
         self._bytes_max = export.record_bytes_max
 
     def encode(self, shard: int, cells: Sequence[StoredCell], epochs: LeaderEpochs) -> Encoded:
@@ -116,15 +114,3 @@ def claim_check(record: OutRecord, cell: StoredCell, body_json: bytes, datastore
     }
     value = json.dumps(reference, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
     return record._replace(value=value, headers=[*record.headers, (CLAIM_CHECK, b"%d" % len(body_json))])
-
-
-_FORMATS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
-    "avro": lambda _, schema_id: AvroFormat(schema_id),
-    "json": lambda _, __: JsonFormat(),
-    "cloudevents": lambda datastore, _: CloudEventsFormat(datastore),
-}
-
-
-def event_format(name: str, datastore: str, schema_id: int) -> EventFormat:
-    """The format that configuration calls ``name``."""
-    return _FORMATS[name](datastore, schema_id)

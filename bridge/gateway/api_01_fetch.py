@@ -6,6 +6,9 @@ OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. 
 client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping them. From version
 13 on topics are named by id.
 
+After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of cells. Of a topic ``@latest`` a read that begins is shown
+what is newest up to now, then every cell (:mod:`bridge.gateway.newest`).
+
 The response is written by hand: record bytes never pass through the schema library.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +24,10 @@ from kio.schema.errors import ErrorCode
 
 from bridge.gateway.blocks import Batch
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S
+from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
+from bridge.gateway.newest import Reader
 from bridge.gateway.protocol import RequestHead, frame_parts
-from bridge.gateway.topics import Topic
+from bridge.gateway.topics import LATEST, Topic
 from store.errors import Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -62,11 +66,13 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in _wanted(request, topics, refused) if wanted.partition in shards):
         # Another gateway may have shown more than this one has looked at yet; nobody is told "out of range" on what was true a moment ago.
         await context.heads.refresh()
+    lives = await _live_from(context, _wanted(request, topics, refused), peer)
     while True:
         seen = {shard: context.heads[shard].watermark for shard in shards}
-        answers, found_bytes, failed = await _read(context, request, topics, refused)
+        answers, found_bytes, failed = await _read(context, request, topics, refused, lives)
         remaining_s = deadline_s - monotonic()
         if found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards:
+            _note_answered(context, _wanted(request, topics, refused), answers, peer)
             return _response(head, request, topics, answers)
         await context.heads.wait_for_more(seen, remaining_s)
 
@@ -81,12 +87,40 @@ def _wanted(request: Any, topics: Sequence[Topic | None], refused: set[str]) -> 
     ]
 
 
-async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: set[str]) -> tuple[list[_Answer], int, bool]:
+async def _live_from(context: GatewayContext, all_wanted: Sequence[_Wanted], peer: Peer) -> dict[tuple[str, int], int]:
+    """For the partitions of topics ``@latest`` the offset from which every cell is shown."""
+    reads = context.newest.reads
+    asked = [
+        (Reader(peer.connection, each.topic.name, each.partition), each.offset)
+        for each in all_wanted
+        if each.topic is not None and each.topic.latest and _error(context, each) is ErrorCode.none
+    ]
+    if not all(reads.goes_on(reader, offset) for reader, offset in asked):
+        try:
+            await context.heads.refresh()  # what was put before a read begins is below its "now"
+        except Unavailable as away:
+            _log.warning("a read of a topic %s begins with what is known: %s", LATEST, away)
+    return {(reader.topic, reader.shard): reads.live_from(reader, offset, context.heads[reader.shard].watermark) for reader, offset in asked}
+
+
+def _note_answered(context: GatewayContext, all_wanted: Sequence[_Wanted], answers: Sequence[_Answer], peer: Peer) -> None:
+    for wanted, answer in zip(all_wanted, answers, strict=True):
+        if wanted.topic is not None and wanted.topic.latest and answer.error is ErrorCode.none:
+            end = answer.batches[-1].end if answer.batches else wanted.offset
+            context.newest.reads.answered(Reader(peer.connection, wanted.topic.name, wanted.partition), wanted.offset, end)
+
+
+async def _read(
+    context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: set[str], lives: Mapping[tuple[str, int], int]
+) -> tuple[list[_Answer], int, bool]:
     all_wanted = _wanted(request, topics, refused)
+    until_s = monotonic() + FETCH_WORK_S
     readable = [
         (each.topic, each.partition, each.offset, head.watermark, head.leader_epoch)
         for each in all_wanted
-        if each.topic is not None and _error(context, each) is ErrorCode.none and each.offset < (head := context.heads[each.partition]).watermark
+        if each.topic is not None
+        and _error(context, each) is ErrorCode.none
+        and lives.get((each.topic.name, each.partition), 0) <= each.offset < (head := context.heads[each.partition]).watermark
     ]
     context.blocks.prepare(readable)
     ahead = iter(readable)
@@ -102,13 +136,17 @@ async def _read(context: GatewayContext, request: Any, topics: Sequence[Topic | 
             continue
         head = context.heads[wanted.partition]
         batches: Sequence[Batch] = ()
-        if wanted.offset < head.watermark and (left > 0 or not found_bytes):
+        if wanted.offset < head.watermark and (not found_bytes or (left > 0 and monotonic() < until_s)):
             bytes_max = max(min(wanted.bytes_max, left), 1)
+            live_from = lives.get((wanted.topic.name, wanted.partition), 0)
             # While this one waits for the store or is encoded, the next one is begun.
             if left > bytes_max and (following := next(ahead, None)) is not None:
                 context.blocks.begin(*following)
             try:
-                batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max)
+                if wanted.offset < live_from:
+                    batches = await context.newest.read(wanted.topic, wanted.partition, wanted.offset, live_from, head, bytes_max, until_s)
+                else:
+                    batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max, until_s)
             except Unavailable as away:
                 # Its cluster is away: the others' partitions go on. Every client knows this error as one to try again after.
                 _log.warning("partition %d cannot be read just now: %s", wanted.partition, away)

@@ -1,6 +1,8 @@
 """DescribeConfigs (key 32), versions 1–4: what is true of a topic here, in Kafka's own names; and the broker's advertised address.
 
-A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would be.
+A topic's log is never deleted or compacted and takes no writes, whatever a broker's defaults would be. A topic that shows only the newest cell of each row and
+column at first says ``compact``: a tool must not take it for all that was ever written. It differs from Kafka's compaction in what is the newest (the highest
+ref key, not the last in the log) and of what (a row and column, where the record's key is the row alone).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | N
     if resource.resource_type == _TOPIC:
         if topic is None:
             return {**answer, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"no topic {resource.resource_name}"}
-        configs = _TOPIC_CONFIGS
+        configs = {**_TOPIC_CONFIGS, "cleanup.policy": ("compact", _LIST)} if topic.latest else _TOPIC_CONFIGS
     elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.cluster.node_id)):
         host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
         address = f"PLAINTEXT://{host}:{port}"

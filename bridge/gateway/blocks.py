@@ -4,15 +4,18 @@ A full block covers ``BLOCK_CELLS`` offsets on a fixed boundary and is kept, lea
 segments: what has come since the last fetch is encoded alone, so a cell is encoded at most twice, once when it is new and once in its full block,
 however many consumers follow.
 
-A block, or a segment, is one or more batches, each small enough to be sent alone.
+A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover all of its offsets, also where the topic's view shows no
+cell, so every reader comes to the end of the log. Topics whose records are the same (``Topic.content``) have their blocks together.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
+from math import inf
+from time import monotonic
 from typing import Final, NamedTuple
 
 from bridge.events.record_batch import encode_record_batch
@@ -68,11 +71,12 @@ class Blocks:
         self.hits = 0
         self.encoded = 0
 
-    async def read(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int, bytes_max: int) -> list[Batch]:
-        """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max`` would be exceeded; at least one."""
+    async def read(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int, bytes_max: int, until_s: float = inf) -> list[Batch]:
+        """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max`` would be exceeded or the moment ``until_s`` of the monotonic
+        clock has come; at least one."""
         taken: list[Batch] = []
         taken_bytes = 0
-        while offset < watermark:
+        while offset < watermark and not (taken and monotonic() >= until_s):
             number = offset // BLOCK_CELLS
             if (number + 1) * BLOCK_CELLS <= watermark:
                 block = await self._full_block(topic, shard, number, leader_epoch)
@@ -91,16 +95,16 @@ class Blocks:
     def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
-        if start >= _boundary(watermark) or (topic.name, shard, start // BLOCK_CELLS) in self._full:
+        if start >= _boundary(watermark) or (topic.content, shard, start // BLOCK_CELLS) in self._full:
             return
-        if (topic.name, shard, start, start + BLOCK_CELLS) not in self._under_way:
+        if (topic.content, shard, start, start + BLOCK_CELLS) not in self._under_way:
             begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, leader_epoch))
             self._begun_ahead.add(begun)
             begun.add_done_callback(self._begun_ahead.discard)
             begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever comes for it meets the error anew
 
     async def _full_block(self, topic: Topic, shard: int, number: int, leader_epoch: int) -> Block:
-        key = (topic.name, shard, number)
+        key = (topic.content, shard, number)
         block = self._full.get(key)
         if block is not None:
             self.hits += 1
@@ -121,7 +125,7 @@ class Blocks:
 
     async def _end(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
-        key = (topic.name, shard)
+        key = (topic.content, shard)
         segments, start = self._kept_end(key, offset, watermark)
         if start < watermark:
             segments = segments + await self._encode_once(topic, shard, start, watermark, leader_epoch)
@@ -146,8 +150,8 @@ class Blocks:
         for topic, shard, offset, watermark, leader_epoch in wanted:
             if not _boundary(watermark) <= offset < watermark:
                 continue
-            _, start = self._kept_end((topic.name, shard), offset, watermark)
-            if start < watermark and (topic.name, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
+            _, start = self._kept_end((topic.content, shard), offset, watermark)
+            if start < watermark and (topic.content, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
                 # A cluster that is away holds up nobody else's.
                 groups.setdefault(self._engine.commit_group(shard), []).append(_Piece(topic, shard, start, watermark, leader_epoch))
                 cells += watermark - start
@@ -159,13 +163,13 @@ class Blocks:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         for piece, future in zip(pieces, futures, strict=True):
-            self._begun((piece.topic.name, piece.shard, piece.start, piece.end), future)
+            self._begun((piece.topic.content, piece.shard, piece.start, piece.end), future)
         encoding = loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces)
         encoding.add_done_callback(lambda done: _hand_out(done, futures))
 
     async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int) -> Block:
         """Several fetches that want the same piece at the same time wait for one encoding of it."""
-        key = (topic.name, shard, start, end)
+        key = (topic.content, shard, start, end)
         future = self._under_way.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
@@ -203,35 +207,79 @@ def encode_pieces(engine: Engine, pieces: Sequence[_Piece]) -> list[Block]:
     return [encode_range(engine, *piece, first) for piece, first in zip(pieces, found, strict=True)]
 
 
-def encode_range(engine: Engine, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, first: Sequence[StoredCell] | None = None) -> Block:
+def encode_range(
+    engine: Engine,
+    topic: Topic,
+    shard: int,
+    start: int,
+    end: int,
+    leader_epoch: int,
+    first: Sequence[StoredCell] | None = None,
+    left_out: Collection[int] = (),
+) -> Block:
     """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch.
 
-    ``first``: cells from its start on that were read already.
+    ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not shown, whatever the view says.
     """
-    block: Block = []
-    cells: list[StoredCell] = []
-    cells_bytes = 0
-    position = batch_start = start
-
-    def close(batch_end: int) -> None:
-        nonlocal cells, cells_bytes, batch_start
-        data = encode_record_batch(topic.event_format, shard, cells, base_offset=batch_start, next_offset=batch_end, leader_epoch=leader_epoch)
-        block.append(Batch(batch_start, batch_end, data))
-        cells, cells_bytes, batch_start = [], 0, batch_end
-
+    column = topic.view.column
+    batches = _Batches(topic, shard, start, leader_epoch)
+    position = start
     while position < end:
         found = _below(end, engine.scan(shard, position, end - position) if first is None else first)
         first = None
+        piece: list[StoredCell] = []
+        piece_bytes = 0
         for cell in found:
-            if topic.column is None or cell.column_name == topic.column:
+            if (column is None or cell.column_name == column) and cell.added_id not in left_out:
                 size = decoded_bytes_bound(cell.body)
-                if cells and cells_bytes + size > _BATCH_BYTES:
-                    close(cell.added_id)
-                cells.append(cell)
-                cells_bytes += size
+                if piece and piece_bytes + size > _BATCH_BYTES:
+                    batches.add(piece)
+                    piece, piece_bytes = [], 0
+                piece.append(cell)
+                piece_bytes += size
+        batches.add(piece)
         position = found[-1].added_id + 1 if found else end
-    close(end)
-    return block
+    batches.close(end)
+    return batches.block
+
+
+class _Batches:
+    """Batches of the cells of a range that the topic's view shows. Bodies are decoded in pieces of a batch's size, so that a few more of them than a batch
+    has are in memory at once."""
+
+    def __init__(self, topic: Topic, shard: int, start: int, leader_epoch: int) -> None:
+        self._topic = topic
+        self._shard = shard
+        self._start = start
+        self._leader_epoch = leader_epoch
+        self._cells: list[StoredCell] = []
+        self._bodies: list[bytes] = []
+        self._bytes = 0
+        self.block: Block = []
+
+    def add(self, cells: Sequence[StoredCell]) -> None:
+        """The next cells of the range; what the view leaves out of them has no record."""
+        shown, bodies = self._topic.reader.read(cells)
+        size = sum(map(len, bodies))
+        if self._cells and self._bytes + size > _BATCH_BYTES:
+            self.close(shown[0].added_id)
+        self._cells += shown
+        self._bodies += bodies
+        self._bytes += size
+
+    def close(self, end: int) -> None:
+        """Ends the batch: it covers the offsets up to, not including, ``end``."""
+        data = encode_record_batch(
+            self._topic.event_format,
+            self._shard,
+            self._cells,
+            self._bodies,
+            base_offset=self._start,
+            next_offset=end,
+            leader_epoch=self._leader_epoch,
+        )
+        self.block.append(Batch(self._start, end, data))
+        self._cells, self._bodies, self._bytes, self._start = [], [], 0, end
 
 
 def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:

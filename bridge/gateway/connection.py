@@ -9,6 +9,7 @@ Whatever a peer sends (garbage, half a frame, a lying count, nothing at all) cos
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import struct
 from collections.abc import AsyncIterator
@@ -73,6 +74,9 @@ class _Request:
         self.body = body
 
 
+_numbers: Final = itertools.count()
+
+
 class Connection:
     """Serves one client until it goes, breaks the protocol or stays silent too long."""
 
@@ -94,6 +98,7 @@ class Connection:
         self._large_frames = large_frames
         self._reader = reader
         self._writer = writer
+        self._number = next(_numbers)
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
         self._requests: asyncio.Queue[_Request] = asyncio.Queue(REQUESTS_IN_FLIGHT_MAX - 1)
         self._answering = False
@@ -223,6 +228,6 @@ class Connection:
         if request.body is None:
             return [write_response(RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0), api_18_api_versions.unsupported())]
         result = await APIS[head.api_key].handle(
-            self._context, request.body, head, Peer(head.client_id, self._host, head.version, self._listener, self._principal)
+            self._context, request.body, head, Peer(head.client_id, self._host, head.version, self._listener, self._principal, self._number)
         )
         return result if isinstance(result, list) else [write_response(head, result)]

@@ -17,6 +17,7 @@ from bridge.gateway.blocks import Blocks
 from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
+from bridge.gateway.newest import Newest
 from bridge.gateway.topics import Topic, Topics
 from bridge.gateway.users import Kind, Operation, Security
 from store.engines.contract import Engine
@@ -34,6 +35,7 @@ class GatewayContext:
     topics: Topics
     heads: LogHeads
     blocks: Blocks
+    newest: Newest
     groups: GroupTable
     cluster: GatewayCluster
     active_groups: ActiveGroups
@@ -93,10 +95,12 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent a request. ``listener``: the name of the one that it came in through, which decides the addresses that it is told."""
+    """Who sent a request. ``listener``: the name of the one that it came in through, which decides the addresses that it is told; ``connection``: the number
+    of the connection, which no other one of this gateway ever has."""
 
     client_id: str
     host: str
     version: int
     listener: str
     principal: str
+    connection: int

@@ -37,11 +37,24 @@ FETCH_WAIT_MAX_S: Final = 60.0
 FETCH_BYTES_MAX: Final = 32 << 20
 """Record bytes in one Fetch answer, whatever the request says; one batch is always sent, so a consumer never stands still."""
 
+FETCH_WORK_S: Final = 0.5
+"""After this a Fetch answers with what it has: it may pass over any number of cells that a view leaves out, and clients ask other things on the same
+connection. At least one piece of the log is passed, so a consumer never stands still."""
+
 BLOCK_CELLS: Final = 500
 """Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records that it skips."""
 
 BLOCKS_BYTES_MAX: Final = 256 << 20
 """Memory for kept blocks; the least recently used go first."""
+
+DECLARED_TOPICS_MAX: Final = 100
+"""Virtual topics in a configuration: each may have its own blocks of the whole log in BLOCKS_BYTES_MAX, and is in every client's list of topics."""
+
+NEWEST_CELLS: Final = 1_000
+"""Offsets of a topic ``@latest`` that are looked up and encoded together below a reader's "now": one query for them takes a few milliseconds."""
+
+LATEST_READS_MAX: Final = 100_000
+"""Reads of topics ``@latest`` of which it is remembered where they went live, some 300 bytes each: 2,000 consumers of 50 partitions."""
 
 FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
 """Waits between looks at the counters while committed cells wait for a minion, in seconds: a healthy one has them after 1 to 16 ms."""

@@ -19,8 +19,8 @@ from uuid import UUID, uuid5
 import uvicorn
 
 from bridge.coordination.contract import Coordinator
-from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
-from bridge.events.registry import SchemaRegistry
+from bridge.events.named_formats import event_format
+from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
 from bridge.gateway.active_groups import ActiveGroups
 from bridge.gateway.authentication import Authentication
@@ -28,6 +28,7 @@ from bridge.gateway.blocks import Blocks
 from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.connection import Connection, LargeFrames
 from bridge.gateway.context import GatewayContext
+from bridge.gateway.declared_topics import VirtualTopic, check_topics
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
 from bridge.gateway.limits import (
@@ -41,6 +42,7 @@ from bridge.gateway.limits import (
 )
 from bridge.gateway.listeners import Listener as GatewayListener
 from bridge.gateway.listeners import check_listener, is_loopback, subject_principal, tls_context
+from bridge.gateway.newest import Newest
 from bridge.gateway.nodes import register
 from bridge.gateway.topics import Topics, legal_topic_name
 from bridge.gateway.users import ANONYMOUS, read_security
@@ -58,8 +60,9 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 @dataclass(frozen=True)
 class GatewayConfig:
     """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among those of the datastore: its node id hangs on it. ``formats``
-    maps a topic's name, or ``*`` for the others, to ``avro`` or ``json``. The groups of a gateway that does not give a sign of life for ``session_timeout_s``
-    are coordinated by others. ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
+    maps a topic's name, or ``*`` for the others, to ``avro``, ``json`` or ``cloudevents``; ``topics`` are declared views with a format of their own. The groups
+    of a gateway that does not give a sign of life for ``session_timeout_s`` are coordinated by others. ``listeners``: instead of the one that
+    ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -71,6 +74,7 @@ class GatewayConfig:
     formats: Mapping[str, str] = field(default_factory=lambda: {"*": "avro"})
     group_initial_delay_s: float = 3.0
     session_timeout_s: float = 4.0
+    topics: tuple[VirtualTopic, ...] = ()
     blocks_bytes_max: int = BLOCKS_BYTES_MAX
 
 
@@ -79,6 +83,7 @@ class Gateway:
 
     def __init__(self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig) -> None:
         _check_loopback(config.host)
+        check_topics(datastore.name, config.topics, config.formats)
         advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
         is_told = config.advertised_host is not None or config.advertised_port is not None
         self._listeners = config.listeners or (GatewayListener(host=config.host, port=config.port, advertised=advertised if is_told else None),)
@@ -109,12 +114,8 @@ class Gateway:
     async def start(self) -> None:
         """Binds both ports, reads the heads once and joins the other gateways, so that the first client finds everything there."""
         config, engine = self._config, self._datastore.engine
-        names = {"*": "avro", **config.formats}
-        registry = SchemaRegistry(
-            self._datastore.name, engine.columns, serves_avro=lambda topic: legal_topic_name(topic) and names.get(topic, names["*"]) == "avro"
-        )
-        formats = {topic: _event_format(name, registry) for topic, name in names.items()}
-        topics = Topics(self._datastore.name, engine.columns, formats)
+        topics = _topics(self._datastore, config)
+        registry = _registry(self._datastore, config, topics)
         heads = LogHeads(engine, self._executor)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max)
         await heads.refresh()
@@ -131,6 +132,7 @@ class Gateway:
             topics=topics,
             heads=heads,
             blocks=blocks,
+            newest=Newest(engine, self._executor),
             groups=self._groups,
             cluster=self._cluster,
             active_groups=ActiveGroups(self._coordinator, self._cluster, self._groups, self._coordination_executor),
@@ -322,12 +324,28 @@ def run_gateway(
         uvloop.run(serve())
 
 
-def _event_format(name: str, registry: SchemaRegistry) -> EventFormat:
-    if name == "avro":
-        return AvroFormat(registry.envelope_id)
-    if name == "json":
-        return JsonFormat()
-    raise InvalidRequest(f"topic format {name!r} does not exist; known are avro and json")
+def _topics(datastore: Datastore, config: GatewayConfig) -> Topics:
+    names = {"*": "avro", **config.formats}
+    formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in {*names.values(), *(topic.format for topic in config.topics)}}
+    declared = [(topic, formats[topic.format]) for topic in config.topics]
+    return Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared)
+
+
+def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics) -> SchemaRegistry:
+    names = {"*": "avro", **config.formats}
+
+    def is_avro(topic: str) -> bool:
+        topics.refresh()
+        found = topics.named(topic)
+        return found is not None and found.event_format.name == "avro"
+
+    return SchemaRegistry(
+        datastore.name,
+        datastore.engine.columns,
+        serves_avro=lambda topic: legal_topic_name(topic) and names.get(topic, names["*"]) == "avro",
+        declared=[topic.name for topic in config.topics if topic.format == "avro"],
+        unlisted=is_avro,
+    )
 
 
 def _check_loopback(host: str) -> None:

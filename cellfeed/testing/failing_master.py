@@ -138,6 +138,9 @@ class FailingMaster:
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         return self._minion.scan_many(ranges)
 
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        return self._minion.superseded(shard, start, end, log_start, watermark)
+
     def locate(self, shard: int, created_at_us: int) -> int:
         return self._minion.locate(shard, created_at_us)
 

@@ -126,6 +126,10 @@ class GatedEngine:
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         return [self.scan(*each) for each in ranges]
 
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        self._gate.pass_through()
+        return self._engine.superseded(shard, start, end, log_start, watermark)
+
     def locate(self, shard: int, created_at_us: int) -> int:
         self._gate.pass_through()
         return self._engine.locate(shard, created_at_us)

@@ -1,4 +1,4 @@
-"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E14, with E1 per cluster.
+"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E15, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is
 away holds up nobody else's puts.
@@ -171,6 +171,12 @@ class ClusteredEngine:
             cells, _ = cluster.read(lambda engine, wanted=wanted: engine.scan_many(wanted), self._read_first, all_found)  # type: ignore[misc]
             for (index, _), there in zip(some, _there(cluster, wanted, cells), strict=True):
                 found[index] = there
+        return found
+
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        check_shard(shard, self._shards)
+        # A node that is behind knows of fewer newer cells and names fewer. What it has beyond the watermark does not count, so none is named in error.
+        found, _ = self._cluster_of[shard].read(lambda engine: engine.superseded(shard, start, end, log_start, watermark), self._read_first)
         return found
 
     def locate(self, shard: int, created_at_us: int) -> int:

@@ -17,6 +17,8 @@ Reading
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
         a minion, asked for or because the master is away, is told as ``stale``. "Not there" is only the master's to say.
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
+    E15 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
+        storage that is not behind, all of them. So the newest cell of that part is never named.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
@@ -157,6 +159,11 @@ class Engine(Protocol):
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         """:meth:`scan` of each range, with fewer round trips. For ranges that are small together: the ends of many logs."""
+        ...
+
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        """Of the added_ids from ``start`` up to, not including, ``end`` those of which a newer cell lies from ``log_start`` up to ``watermark``: one query, and
+        one search of the index by key for each cell of the range."""
         ...
 
     def locate(self, shard: int, created_at_us: int) -> int: ...

@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E13.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E15.
 
 Log scans are framed: the server joins the fields of a cell, and all cells of a long scan, into one value of length-prefixed fields, which is taken
 apart here. That is four times as fast as fetching rows through a pure-Python driver, and keeps the driver the one that installs everywhere.
@@ -188,6 +188,17 @@ class MySqlEngine:
             cells += each.limit
         found.update(self._scan_together(ranges, together))
         return [found[index] for index in range(len(ranges))]
+
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        check_shard(shard, self._shards)
+        cells = f"{self._database(shard)}.cell"
+        sql = (
+            f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND older.added_id < {end:d} AND EXISTS ("
+            f" SELECT 1 FROM {cells} AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
+            f" AND newer.ref_key > older.ref_key AND newer.added_id >= {log_start:d} AND newer.added_id < {watermark:d})"
+        )
+        with self._server.connection() as connection:
+            return {int(added_id) for (added_id,) in query(connection, sql)}
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)

@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E13 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E15 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -142,6 +142,18 @@ class SqliteEngine:
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         return [self.scan(*each) for each in ranges]
+
+    def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
+        check_shard(shard, self._shards)
+        first = _position(shard, 0)
+        sql = (
+            "SELECT older.position FROM cell AS older WHERE older.position >= ? AND older.position < ? AND EXISTS ("
+            " SELECT 1 FROM cell AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
+            " AND newer.ref_key > older.ref_key AND newer.position >= ? AND newer.position < ?)"
+        )
+        bounds = (first + start, first + end, first + log_start, first + watermark)
+        with self._file.read() as connection:
+            return {position - first for (position,) in connection.execute(sql, bounds)}
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)

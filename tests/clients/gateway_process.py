@@ -14,8 +14,11 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from bridge.coordination.open import IN_STORE, open_coordinator
 from bridge.gateway.authentication import MECHANISMS
+from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.listeners import Listener
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.datastore import Datastore
@@ -29,7 +32,8 @@ def main() -> None:
     given = json.loads(settings)
     coordination = given.pop("coordination", IN_STORE)
     listeners = tuple(Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))}) for each in given.pop("listeners", ()))
-    config = GatewayConfig(port=int(port), registry_port=0, listeners=listeners, **given)
+    topics = tuple(msgspec.convert(given.pop("topics", []), list[VirtualTopic]))
+    config = GatewayConfig(port=int(port), registry_port=0, listeners=listeners, topics=topics, **given)
     with Datastore.open_embedded(Path(directory)) as datastore, closing(open_coordinator(coordination, datastore.state)) as coordinator:
         run_gateway(
             datastore,

@@ -1,10 +1,11 @@
-"""The engine contract, promise by promise (E1–E13 in store/engines/contract.py), over every engine."""
+"""The engine contract, promise by promise (E1–E15 in store/engines/contract.py), over every engine."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from uuid import UUID, uuid4
 
 import pytest
@@ -288,6 +289,29 @@ def test_e14_columns_names_every_column_once(open_engine: EngineMaker) -> None:
     other = open_engine()
     other.put([cell(4, column="base"), cell(5)])
     assert engine.columns() == other.columns() == ["BASE", "STATUS", "base"]
+
+
+def test_e15_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(engine: Engine) -> None:
+    """Against all pairs, over random rows, columns, ref keys (newer ones that come first among them) and parts of the log."""
+    random = Random(15)
+    rows = rows_of_shard(1, 5)
+    triples = [(row, column, ref_key) for row in rows for column in ("BASE", "base") for ref_key in (-(2**63), -1, 0, 1, 2**63 - 1)]
+    random.shuffle(triples)
+    engine.put([cell(ref_key=ref_key, column=column, row=row) for row, column, ref_key in triples])
+    engine.put([cell(ref_key=9, row=row) for row in rows_of_shard(2, 3)])
+    end = len(triples)
+    for _ in range(40):
+        [start, stop], [log_start, watermark] = (sorted(random.sample(range(end + 1), 2)) for _ in range(2))
+        wanted = {
+            older
+            for older in range(start, stop)
+            if any(triples[newer][:2] == triples[older][:2] and triples[newer][2] > triples[older][2] for newer in range(log_start, watermark))
+        }
+        assert engine.superseded(1, start, stop, log_start, watermark) == wanted
+    assert len(engine.superseded(1, 0, end, 0, end)) == end - 2 * len(rows)
+    assert engine.superseded(2, 0, 3, 0, 3) == set()
+    with pytest.raises(UnknownShard):
+        engine.superseded(SHARDS, 0, 1, 0, 1)
 
 
 def test_e11_state_writes_all_or_none_and_only_when_versions_hold(engine: Engine) -> None:

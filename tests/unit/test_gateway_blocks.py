@@ -15,18 +15,19 @@ import pytest
 
 from bridge.events.envelope import JsonFormat
 from bridge.events.record_batch import Record, decode_record_batches
+from bridge.events.views import View
 from bridge.gateway import blocks as blocks_module
 from bridge.gateway.blocks import Batch, Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.topics import Topic
+from bridge.gateway.topics import make_topic
 from store.datastore import Datastore
 from store.engines.contract import Engine, LogRange
 
 T = TypeVar("T")
 
-ALL = Topic("trips", uuid.UUID(int=1), None, JsonFormat())
-BASE = Topic("trips.BASE", uuid.UUID(int=2), "BASE", JsonFormat())
-RARE = Topic("trips.RARE", uuid.UUID(int=3), "RARE", JsonFormat())
+ALL = make_topic("trips", View(), JsonFormat())
+BASE = make_topic("trips.BASE", View("BASE"), JsonFormat())
+RARE = make_topic("trips.RARE", View("RARE"), JsonFormat())
 ENDLESS = 1 << 40
 EPOCH = 0
 

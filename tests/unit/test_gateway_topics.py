@@ -15,7 +15,7 @@ AVRO, JSON = AvroFormat(1), JsonFormat()
 def test_the_full_topic_is_there_before_any_column_is() -> None:
     topics = Topics("trips", list, {"*": AVRO})
     [full] = topics.all()
-    assert (full.name, full.column) == ("trips", None)
+    assert (full.name, full.view.column) == ("trips", None)
     topics.refresh()
     assert topics.all() == [full]
 
@@ -27,7 +27,7 @@ def test_a_columns_topic_is_there_after_the_next_look_and_stays_the_same() -> No
     topics.refresh()
     base = topics.named("trips.BASE")
     assert base is not None
-    assert base.column == "BASE"
+    assert base.view.column == "BASE"
     columns.insert(0, "ANOTHER")
     topics.refresh()
     assert topics.named("trips.BASE") is base
@@ -45,7 +45,7 @@ def test_columns_that_differ_in_case_or_in_dots_are_topics_of_their_own() -> Non
     topics = Topics("trips", lambda: ["BASE", "base", "BASE.x"], {"*": AVRO})
     topics.refresh()
     found = topics.all()
-    assert [topic.column for topic in found] == [None, "BASE", "BASE.x", "base"]
+    assert [topic.view.column for topic in found] == [None, "BASE", "BASE.x", "base"]
     assert len({topic.topic_id for topic in found}) == 4
 
 

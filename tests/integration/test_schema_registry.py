@@ -23,6 +23,8 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.events.envelope import AvroFormat
 from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
+from bridge.events.views import Condition
+from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.cells import StoredCell
 from store.datastore import Datastore
@@ -133,7 +135,8 @@ def test_a_deserializing_consumer_reads_cells_from_the_gateway(datastore: Datast
     for column in ("BASE", "NOTES", "not a topic"):
         for put in datastore.put_cells([(row_key, column, 1, body) for row_key, body in bodies.items()]):
             put.or_raise()
-    config = GatewayConfig(port=0, registry_port=0, formats={"*": "avro", "trips.NOTES": "json"})
+    views = (VirtualTopic("even", filter=[Condition("n", "in", values=list(range(0, 20, 2)))]), VirtualTopic("as-json", format="json"))
+    config = GatewayConfig(port=0, registry_port=0, formats={"*": "avro", "trips.NOTES": "json"}, topics=views)
     ports: list[int] = []
     started, stop = threading.Event(), threading.Event()
 
@@ -147,13 +150,17 @@ def test_a_deserializing_consumer_reads_cells_from_the_gateway(datastore: Datast
     try:
         assert started.wait(START_TIMEOUT_S), "the gateway did not start"
         with SchemaRegistryClient({"url": f"http://127.0.0.1:{ports[1]}"}) as client:
-            assert client.get_subjects() == ["trips-value", "trips.BASE-value"]
+            assert client.get_subjects() == ["even-value", "trips-value", "trips.BASE-value"]
+            for subject in ("even-value", "trips@latest-value", "trips.BASE@latest-value"):
+                assert client.get_latest_version(subject).schema_id == envelope_schema_id(), "as the exporter writes"
+            even = _consumed(ports[0], "even", len(bodies) * 3 // 2, AvroDeserializer(client))
             events = _consumed(ports[0], TOPIC, len(bodies), AvroDeserializer(client))
     finally:
         stop.set()
         gateway.join(START_TIMEOUT_S)
     assert not gateway.is_alive(), "the gateway did not end"
     assert {event["row_key"]: json.loads(event["body"]) for event in events} == bodies
+    assert {event["row_key"]: json.loads(event["body"]) for event in even} == {key: body for key, body in bodies.items() if body["n"] % 2 == 0}
     cells = [datastore.get_cell(event["row_key"], "BASE", 1) for event in events]
     assert [(event["shard"], event["added_id"], event["created_at"]) for event in events] == [(c.shard, c.added_id, c.created_at) for c in cells if c]
 

@@ -89,6 +89,17 @@ def test_a_topic_that_appears_later_is_a_subject_at_once() -> None:
     assert registry.version("trips.NEW-value", "latest").schema_id == ENVELOPE_ID
 
 
+def test_declared_topics_are_subjects_and_unlisted_ones_are_there_for_whoever_asks() -> None:
+    registry = SchemaRegistry("trips", lambda: ["JSON"], lambda topic: topic != "trips.JSON", ["cards"], unlisted=lambda topic: topic == "trips@latest")
+    assert registry.subjects() == ["cards-value", "trips-value"]
+    for subject in ("cards-value", "trips@latest-value"):
+        assert registry.version(subject, "latest").schema_id == envelope_schema_id()
+        assert answer_of(registry, "GET", f"/subjects/{quote(subject)}/versions/latest")[1]["id"] == ENVELOPE_ID
+    for subject in ("trips.JSON-value", "trips@latest", "cards", "cards@latest-value"):
+        with pytest.raises(RegistryError, match="not found"):
+            registry.check_subject(subject)
+
+
 def test_reads_answer_as_confluents_registry_does() -> None:
     subject = "trips-value"
     version = {"subject": subject, "version": 1, "id": ENVELOPE_ID}

@@ -27,6 +27,7 @@ from store.engines.mysql_replication import copy_lock, follow, is_read_only, min
 from store.engines.mysql_state import MySqlState
 from store.errors import OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from store.sharding import shard_of
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
@@ -141,6 +142,32 @@ def test_the_watermark_never_falls_when_the_minion_that_was_ahead_dies(cluster: 
         assert {shard: head.watermark for shard, head in engine.heads().items()} == before
         time.sleep(0.02)
     assert sum(len(cells) for cells in log(engine).values()) == 30
+
+
+def test_a_cell_is_the_newest_until_a_newer_one_is_shown_and_a_minion_that_is_behind_names_no_other(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    row = uuid5(NAMESPACE, "written twice")
+    shard = shard_of(row.bytes, SHARDS)
+
+    def superseded() -> set[int]:
+        head = engine.heads()[shard]
+        return engine.superseded(shard, 0, head.watermark, head.log_start, head.watermark)
+
+    engine.put([new_cell(row, "BASE", 1, {})])
+    eventually(lambda: shown(engine) == 1, "replicated")
+    for name in "bc":
+        cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
+    [second] = engine.put([new_cell(row, "BASE", 2, {})])
+    assert (second.outcome, shown(engine)) == (Outcome.STORED, 1)
+    assert superseded() == set(), "a promotion could still take the newer one back"
+    cluster.servers["b"].sql("START SLAVE SQL_THREAD")
+    eventually(lambda: shown(engine) == 2, "one minion has it")
+    assert superseded() == {0}
+    cluster.servers["a"].kill()
+    cluster.servers["b"].kill()
+    assert superseded() <= {0}, "of the minion that is left, which lacks the newer one"
+    cluster.servers["a"].start()
+    eventually(lambda: superseded() == {0}, "the master is back")
+    cluster.servers["c"].sql("START SLAVE SQL_THREAD")
 
 
 def test_what_was_shown_is_never_a_hole_when_only_a_minion_that_lacks_it_is_left(cluster: TestCluster, engine: ClusteredEngine) -> None:

@@ -192,11 +192,12 @@ class MySqlEngine:
     def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
         check_shard(shard, self._shards)
         cells = f"{self._database(shard)}.cell"
-        sql = (
-            f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND older.added_id < {end:d} AND EXISTS ("
-            f" SELECT 1 FROM {cells} AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
-            f" AND newer.ref_key > older.ref_key AND newer.added_id >= {log_start:d} AND newer.added_id < {watermark:d})"
+        # The index by key is read backwards up to its first entry: as cheap for a row of a million revisions (EXISTS would pass all the lower ref keys).
+        newest = (
+            f"SELECT newer.ref_key FROM {cells} AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
+            f" AND newer.added_id >= {log_start:d} AND newer.added_id < {watermark:d} ORDER BY newer.ref_key DESC LIMIT 1"
         )
+        sql = f"SELECT older.added_id FROM {cells} AS older WHERE older.added_id >= {start:d} AND older.added_id < {end:d} AND older.ref_key < ({newest})"
         with self._server.connection() as connection:
             return {int(added_id) for (added_id,) in query(connection, sql)}
 

@@ -28,6 +28,7 @@ from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_
 from bridge.gateway.newest import Reader
 from bridge.gateway.protocol import RequestHead, frame_parts
 from bridge.gateway.topics import LATEST, Topic
+from store.engines.contract import Head
 from store.errors import Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -143,10 +144,7 @@ async def _read(
             if left > bytes_max and (following := next(ahead, None)) is not None:
                 context.blocks.begin(*following)
             try:
-                if wanted.offset < live_from:
-                    batches = await context.newest.read(wanted.topic, wanted.partition, wanted.offset, live_from, head, bytes_max, until_s)
-                else:
-                    batches = await context.blocks.read(wanted.topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max, until_s)
+                batches = await _batches(context, wanted.topic, wanted, head, live_from, bytes_max, until_s)
             except Unavailable as away:
                 # Its cluster is away: the others' partitions go on. Every client knows this error as one to try again after.
                 _log.warning("partition %d cannot be read just now: %s", wanted.partition, away)
@@ -158,6 +156,12 @@ async def _read(
         left -= size
         answers.append(_Answer(ErrorCode.none, head.watermark, head.log_start, batches))
     return answers, found_bytes, failed
+
+
+async def _batches(context: GatewayContext, topic: Topic, wanted: _Wanted, head: Head, live_from: int, bytes_max: int, until_s: float) -> Sequence[Batch]:
+    if wanted.offset < live_from:
+        return await context.newest.read(topic, wanted.partition, wanted.offset, live_from, head, bytes_max, until_s)
+    return await context.blocks.read(topic, wanted.partition, wanted.offset, head.watermark, head.leader_epoch, bytes_max, until_s)
 
 
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:

@@ -6,12 +6,14 @@ The newest cell of a row and column is the one with the highest ref key, whereve
 cell is left out only if a newer one of the same row and column lies in that part of the log. Offsets are those of the full log; batches cover what is left
 out, so a reader goes on over it as over what compaction took from a log.
 
-So nobody who reads from an offset s on misses a row and column whose newest cell lies at s or behind it. Let N be, at any moment, the newest of all that has
-been shown to anybody and lies at s or behind, and let it be behind no newer one in front of s. When the reader came to N it was shown, or a newer cell M was
-in the log already. M does not lie between s and where the reader was, where N is the newest, nor in front of s. So M is still to come, and the same is true
-of it; the log at any moment is finite, and the newest cell of it is never left out. Nothing is remembered in this argument: each fetch is judged by itself,
-with whatever watermark its gateway knows, since an older watermark only leaves out less. A cell that comes late with a lower ref key is never the newest, and
-whoever began behind the newer one sees neither, as whoever begins in the middle of any log does not see what was before.
+So nobody who reads from an offset s on misses a row and column whose newest cell lies at s or behind it. Let N be the newest cell of its row and column among
+those from s up to where the reader is, and let the log have no newer one in front of s. When the reader passed N, either N was shown, or a newer cell M was in
+the log already. M does not lie between s and the reader, where N is the newest, nor in front of s: so it is still to come, and what was said of N is true of
+it. At the end of the log there is nothing left to come, so the newest cell was shown. Nothing is remembered in this argument: each fetch is judged by itself,
+with whatever watermark its gateway knows, since an older watermark only leaves out less; and what is below a watermark once stays there (E7), so no newer cell
+on which this relies is taken back by a promotion. A cell that comes late with a lower ref key is never the newest: whoever began behind the newer one sees
+neither, as whoever begins in the middle of any log does not see what was before. A newer cell that is trimmed away counts no longer, for reads that begin
+afterwards.
 
 **When a read goes live.** By the rule alone a reader at the end would be given the newer of two cells that came together, and not the older. So a gateway
 remembers of each connection where "now" was: the watermark when it began to read a partition. Below it only what is newest is shown, from there on every

@@ -17,7 +17,7 @@ Reading
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
         a minion, asked for or because the master is away, is told as ``stale``. "Not there" is only the master's to say.
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
-    E15 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
+    E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if

@@ -1,4 +1,4 @@
-"""The engine contract, promise by promise (E1–E15 in store/engines/contract.py), over every engine."""
+"""The engine contract, promise by promise (E1–E16 in store/engines/contract.py), over every engine."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_e14_columns_names_every_column_once(open_engine: EngineMaker) -> None:
     assert engine.columns() == other.columns() == ["BASE", "STATUS", "base"]
 
 
-def test_e15_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(engine: Engine) -> None:
+def test_e16_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(engine: Engine) -> None:
     """Against all pairs, over random rows, columns, ref keys (newer ones that come first among them) and parts of the log."""
     random = Random(15)
     rows = rows_of_shard(1, 5)

@@ -17,7 +17,7 @@ def log_cell(added_id: int, row: int = 0, column: str = "BASE", ref_key: int = 0
 
 
 class LogOfCells:
-    """Promises E7 and E15 of the engine contract. ``scan_cells_max``: a scan ends early, as after many bytes."""
+    """Promises E7 and E16 of the engine contract. ``scan_cells_max``: a scan ends early, as after many bytes."""
 
     def __init__(self, cells: Sequence[StoredCell] = (), scan_cells_max: int = 1_000_000) -> None:
         self.cells = list(cells)

@@ -17,6 +17,7 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway import connection as connection_module
 from bridge.gateway import frame_check, server
 from bridge.gateway.connection import LargeFrames
+from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.frame_check import MalformedFrame, check_frame
 from bridge.gateway.limits import FRAME_BYTES_MAX, LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
 from bridge.gateway.server import Gateway, GatewayConfig
@@ -38,11 +39,11 @@ BEGIN_WITH_AN_ARRAY = [
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def with_gateway(datastore: Datastore, use: Callable[[Gateway], Coroutine[Any, Any, None]]) -> None:
+def with_gateway(datastore: Datastore, use: Callable[[Gateway], Coroutine[Any, Any, None]], topics: tuple[VirtualTopic, ...] = ()) -> None:
     """Runs ``use`` beside a gateway in the same event loop; all of it has to end within half a minute."""
 
     async def serve() -> None:
-        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0, registry_port=0))
+        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0, registry_port=0, topics=topics))
         await gateway.start()
         try:
             async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""Fetch while a part of the store is away: the other partitions go on, and afterwards nothing is missing."""
+"""Fetch while a part of the store is away, or when its time is used up: the other partitions go on, and afterwards nothing is missing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from bridge.events.views import Condition
+from bridge.gateway import api_01_fetch
+from bridge.gateway.declared_topics import VirtualTopic
+from bridge.gateway.limits import NEWEST_CELLS
+from bridge.gateway.protocol import RequestHead
 from bridge.gateway.server import Gateway
 from store.cells import StoredCell
 from store.datastore import Datastore
@@ -85,3 +91,48 @@ def test_a_cluster_that_is_away_fails_its_own_partitions_only_and_nothing_of_the
             assert seen == {shard: list(range(end)) for shard, end in ends.items()}
 
         with_gateway(datastore, use)
+
+
+def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any time every answer is cut: of views in which nothing matches as well, below "now" and behind it."""
+    given: list[int] = []
+    respond = api_01_fetch._response
+
+    def noted(head: RequestHead, request: Any, topics: Any, answers: Sequence[Any]) -> list[bytes]:
+        given.append(sum(len(answer.batches) for answer in answers))
+        return respond(head, request, topics, answers)
+
+    monkeypatch.setattr(api_01_fetch, "_response", noted)
+    monkeypatch.setattr(api_01_fetch, "FETCH_WORK_S", 0.0)
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
+        for start in range(0, 6_000, 1_000):
+            for result in datastore.put_cells([(UUID(int=n % 40 << 32), "BASE", n, {"n": n}) for n in range(start, start + 1_000)]):
+                result.or_raise()
+        ends = {shard: head.watermark for shard, head in datastore.heads().items()}
+
+        def read_to_the_end(bootstrap: str, topic: str) -> int:
+            settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True}
+            consumer = Consumer(settings)
+            records, at_end = 0, set()
+            try:
+                consumer.assign([TopicPartition(topic, shard, 0) for shard in range(SHARDS)])
+                deadline_s = time.monotonic() + 30
+                while len(at_end) < SHARDS:
+                    assert time.monotonic() < deadline_s, f"{topic}: only {at_end} came to their end"
+                    for message in consumer.consume(1_000, 0.1):
+                        if message.error() is None:
+                            records += 1
+                        else:
+                            at_end.add(message.partition())
+            finally:
+                consumer.close()
+            return records
+
+        async def use(gateway: Gateway) -> None:
+            for topic, wanted in (("trips", 6_000), ("nothing", 0), ("trips@latest", 40)):
+                given.clear()
+                assert await asyncio.to_thread(read_to_the_end, f"127.0.0.1:{gateway.port}", topic) == wanted
+                assert max(given) == 1
+                assert sum(given) >= sum(end // NEWEST_CELLS for end in ends.values())
+
+        with_gateway(datastore, use, topics=(VirtualTopic("nothing", filter=[Condition("n", "=", value=-1)]),))

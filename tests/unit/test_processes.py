@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from bridge.events.views import Condition
+from bridge.gateway.declared_topics import VirtualTopic
 from cellfeed import processes
-from cellfeed.config import Config, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
+from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
 from cellfeed.run_dir import RunDir
 from store.errors import NotFound
 
+VIEW = VirtualTopic("cards", filter=[Condition("tip", "=", value=None), Condition("kind", "in", values=["card", 1])], fields=["fare"], format="cloudevents")
 CONFIG = Config(
+    datastore=DatastoreConfig(topics=[VIEW]),
     workers=[WorkerConfig(name="w1", port=0), WorkerConfig(name="w2", port=7421)],
     gateways=[GatewayProcessConfig(name="g1", port=0, registry_port=0, formats={"trips": "json"}), GatewayProcessConfig(name="g2", port=0, registry_port=8082)],
     triggers=[TriggersConfig(app="somewhere:program", name="bills", processes=2, lease_s=3.0, settings={"key": "value"})],
@@ -85,6 +89,7 @@ def test_either_signal_tells_it_to_stop(run: Callable[[str, str], Started], hand
 def test_each_name_runs_with_its_own_part_of_the_configuration(run: Callable[[str, str], Started]) -> None:
     gateways = [run(name, "run_gateway").arguments[2] for name in ("g1", "g2")]
     assert [(each.name, each.registry_port, dict(each.formats)) for each in gateways] == [("g1", 0, {"trips": "json"}), ("g2", 8082, {})]
+    assert [each.topics for each in gateways] == [(VIEW,), (VIEW,)], "as it was declared, through the file"
     assert run("lake", "run_warehouse_loader").options["flush"].rows == 7
 
 

@@ -3,8 +3,9 @@
 Addresses are those of the listener that the client came in through. Every gateway can serve every partition: leaders only spread the clients, and all gateways
 are replicas in sync.
 
-Topic ids follow from the names. Unknown names are UNKNOWN_TOPIC_OR_PARTITION (nothing is ever created by asking), illegal ones
-INVALID_TOPIC_EXCEPTION, unknown ids UNKNOWN_TOPIC_ID. Authorised operations are not computed: the field says "not asked for" (-2**31).
+A list of all topics has none ``@latest``; who asks by name is told. Topic ids follow from the names. Unknown names are UNKNOWN_TOPIC_OR_PARTITION (nothing is
+ever created by asking), illegal ones INVALID_TOPIC_EXCEPTION, unknown ids UNKNOWN_TOPIC_ID. Authorised operations are not computed: the field says "not asked
+for" (-2**31).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
-from bridge.gateway.topics import Topic, legal_topic_name
+from bridge.gateway.topics import LATEST, Topic, legal_topic_name
 
 KEY: Final = 3
 VERSIONS: Final = (0, 13)
@@ -54,7 +55,7 @@ def _asked(context: GatewayContext, peer: Peer, asked: Any, nodes: list[int], to
         return _known(context, topic, nodes)
     if asked.name is None:
         return _unknown(None, asked.topic_id, ErrorCode.unknown_topic_id)
-    error = ErrorCode.unknown_topic_or_partition if legal_topic_name(asked.name) else ErrorCode.invalid_topic_exception
+    error = ErrorCode.unknown_topic_or_partition if legal_topic_name(asked.name.removesuffix(LATEST)) else ErrorCode.invalid_topic_exception
     return _unknown(asked.name, None, error)
 
 

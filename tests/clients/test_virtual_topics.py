@@ -312,6 +312,12 @@ def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(
     for topic, policy in (("trips", "delete"), ("nothing", "delete"), ("newest", "compact"), ("trips@latest", "compact")):
         [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         assert described.result(TIMEOUT_S)["cleanup.policy"].value == policy
+    # A column that may come is waited for, with and without what stands behind its name; what is no name at all is refused.
+    errors = {"trips.SOON": "UNKNOWN_TOPIC_OR_PART", "trips.SOON@latest": "UNKNOWN_TOPIC_OR_PART", "trips@first": "TOPIC_EXCEPTION"}
+    for topic, error in errors.items():
+        told = admin.list_topics(topic, TIMEOUT_S).topics[topic].error
+        assert told is not None
+        assert told.name() == error
 
 
 def test_a_moment_of_the_log_is_found_in_every_view_of_it(driver: Driver, gateway: GatewayProcess, ends: dict[int, int]) -> None:

@@ -91,7 +91,9 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """``directory`` holds the SQLite files; a relative one lies in the run directory. ``shards`` is fixed when the datastore is made. With ``clusters`` the
     cells are in MariaDB: ``watermark`` says what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
-    ``buffer_copies`` on how many other clusters a put is buffered. ``topics``: views of the log that its gateways show as topics of their own."""
+    ``buffer_copies`` on how many other clusters a put is buffered. ``dictionaries``: ``automatic`` trains one for each column from the first cells that workers
+    write; ``manual`` leaves it to ``cellfeed dictionary train``. Either way those that are there are used. ``topics``: views of the log that
+    its gateways show as topics of their own."""
 
     name: str = "trips"
     shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
@@ -101,6 +103,7 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     log_reads: Literal["master", "minion"] = "master"
     buffer_copies: Annotated[int, Meta(ge=0, le=7)] = 1
     topics: list[VirtualTopic] = []
+    dictionaries: Literal["automatic", "manual"] = "automatic"
 
 
 class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):

@@ -95,6 +95,8 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
+        if config.datastore.dictionaries == "automatic":
+            datastore.train_dictionaries()
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
         run_worker(
             datastore,

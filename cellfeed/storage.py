@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,15 @@ from store.clusters.init import Initialised, init_cluster
 from store.clusters.shard_map import ShardMap, even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
+from store.dictionaries.recovery import Place
 from store.engines.contract import Replica
 from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlAddress, MySqlServer, parse_mysql_url
-from store.errors import InvalidRequest, NotFound
+from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
+from store.engines.mysql_dictionaries import MySqlDictionaries
+from store.engines.sqlite import CELLS_FILE
+from store.engines.sqlite_dictionaries import SqliteDictionaries
+from store.engines.sqlite_files import SqliteFile
+from store.errors import InvalidRequest, NotFound, StorageUnavailable
 
 
 def open_datastore(config: Config, directory: Path) -> Datastore:
@@ -74,6 +80,31 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
             yield init_cluster(servers, divided)
         finally:
             servers.close()
+
+
+@contextmanager
+def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Place], dict[str, str]]]:
+    """The dictionaries of every storage node, without opening the datastore, which may be refused for them; and why the other nodes do not answer."""
+    places: list[Place] = []
+    silent: dict[str, str] = {}
+    with ExitStack() as opened:
+        if not config.datastore.clusters:
+            file = SqliteFile(directory / config.datastore.directory / config.datastore.name / CELLS_FILE)
+            opened.callback(file.close)
+            places.append(Place("", CELLS_FILE, SqliteDictionaries(file)))
+        for cluster in config.datastore.clusters:
+            servers = cluster_servers(config, cluster.name)
+            opened.callback(servers.close)
+            for node, server in servers.servers.items():
+                try:
+                    if not has_database(server, servers.meta):
+                        silent[node] = "it holds nothing of the datastore"
+                        continue
+                except StorageUnavailable as error:
+                    silent[node] = str(error)
+                    continue
+                places.append(Place(cluster.name, node, MySqlDictionaries(server, servers.meta)))
+        yield places, silent
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

@@ -5,7 +5,12 @@ byte  content                                        why
 ====  =============================================  =================================================
 1     MessagePack, zlib                              Uber's Schemaless article ("Designing Schemaless", 2016)
 2     canonical JSON, zstd level 3 (default)         no transcoding for the feed; a third of the CPU
+3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common: that is in the
+      zstd level 3 with that dictionary              dictionary (:mod:`store.dictionaries`) and not in each body
 ====  =============================================  =================================================
+
+Which dictionary a body needs is told by the body, so a column may change its dictionary at any time, and old bodies keep theirs. A frame has a checksum of its
+content: bytes that were decoded with a wrong dictionary are refused, not shown.
 
 Decompression is bounded by ``BODY_BYTES_MAX``: damaged or hostile bytes cost one error, never the memory of the process.
 """
@@ -14,23 +19,37 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgpack
 import zstandard
 
 from store import json_body
-from store.errors import DataDamaged
+from store.cells import NewCell
+from store.dictionaries.dictionary import ID_BYTES
+from store.dictionaries.known import KnownDictionary, known_dictionary
+from store.errors import CellfeedError, DataDamaged
 from store.limits import BODY_BYTES_MAX
 
 CODEC_MSGPACK_ZLIB: Final = 1
 CODEC_JSON_ZSTD: Final = 2
+CODEC_JSON_DICTIONARY: Final = 3
 DEFAULT_CODEC: Final = CODEC_JSON_ZSTD
 
 _ZSTD_LEVEL: Final = 3
 _TOGETHER_FROM: Final = 8
 """Bodies from which one call for all is cheaper than a call each."""
+
+DICTIONARY_BODY_BYTES_MAX: Final = 32 << 10
+"""Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are those for short content, and a longer body has enough of its own
+to refer back to."""
+
+_DICTIONARY_FRAME: Final = 1 + ID_BYTES
+"""Where the frame begins behind the codec and the dictionary's id."""
+
+_KEPT_MAX: Final = 32
+"""Dictionaries for which a thread keeps its contexts: some hundred kB each."""
 
 
 class _PerThread(threading.local):
@@ -41,6 +60,24 @@ class _PerThread(threading.local):
         self.compress = compressor.compress
         self.compress_many = compressor.multi_compress_to_buffer
         self.decompress = zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress
+        self._compressors: dict[KnownDictionary, zstandard.ZstdCompressor] = {}
+        self._decompressors: dict[KnownDictionary, zstandard.ZstdDecompressor] = {}
+
+    def compressor(self, dictionary: KnownDictionary) -> zstandard.ZstdCompressor:
+        found = self._compressors.get(dictionary)
+        if found is None:
+            if len(self._compressors) >= _KEPT_MAX:
+                self._compressors.clear()
+            found = self._compressors[dictionary] = dictionary.compressor(_ZSTD_LEVEL)
+        return found
+
+    def decompressor(self, dictionary: KnownDictionary) -> zstandard.ZstdDecompressor:
+        found = self._decompressors.get(dictionary)
+        if found is None:
+            if len(self._decompressors) >= _KEPT_MAX:
+                self._decompressors.clear()
+            found = self._decompressors[dictionary] = dictionary.decompressor()
+        return found
 
 
 _zstd = _PerThread()
@@ -52,7 +89,7 @@ def encode_body(body_json: bytes, codec: int = DEFAULT_CODEC) -> bytes:
         return b"\x02" + _zstd.compress(body_json)
     if codec == CODEC_MSGPACK_ZLIB:
         return b"\x01" + zlib.compress(msgpack.packb(json_body.parse(body_json)))
-    raise ValueError(f"body codec {codec} does not exist; known are {CODEC_MSGPACK_ZLIB} and {CODEC_JSON_ZSTD}")
+    raise ValueError(f"body codec {codec} does not exist; known are {CODEC_MSGPACK_ZLIB} and {CODEC_JSON_ZSTD}; {CODEC_JSON_DICTIONARY} needs a dictionary")
 
 
 def encode_bodies(bodies: Sequence[bytes], codec: int = DEFAULT_CODEC) -> list[bytes]:
@@ -63,18 +100,45 @@ def encode_bodies(bodies: Sequence[bytes], codec: int = DEFAULT_CODEC) -> list[b
     return [b"\x02" + frames[index].tobytes() for index in range(len(frames))]
 
 
+def encode_with(dictionary: KnownDictionary, bodies: Sequence[bytes]) -> list[bytes]:
+    """Bodies of one column, codec 3."""
+    compressor = _zstd.compressor(dictionary)
+    prefix = bytes([CODEC_JSON_DICTIONARY]) + dictionary.prefix
+    if len(bodies) < _TOGETHER_FROM:
+        return [prefix + compressor.compress(body) for body in bodies]
+    frames = compressor.multi_compress_to_buffer(list(bodies))
+    return [prefix + frames[index].tobytes() for index in range(len(frames))]
+
+
+def encode_cells(cells: Sequence[NewCell], dictionaries: Mapping[str, KnownDictionary], codec: int = DEFAULT_CODEC) -> list[bytes]:
+    """The stored bodies of cells: with the dictionary of their column where there is one and the body is short enough, in ``codec`` otherwise."""
+    if not dictionaries:
+        return encode_bodies([cell.body_json for cell in cells], codec)
+    by_column: dict[str, list[int]] = {}
+    plain: list[int] = []
+    for index, cell in enumerate(cells):
+        if cell.column_name in dictionaries and len(cell.body_json) <= DICTIONARY_BODY_BYTES_MAX:
+            by_column.setdefault(cell.column_name, []).append(index)
+        else:
+            plain.append(index)
+    encoded = dict(zip(plain, encode_bodies([cells[index].body_json for index in plain], codec), strict=True))
+    for column_name, indexes in by_column.items():
+        encoded.update(zip(indexes, encode_with(dictionaries[column_name], [cells[index].body_json for index in indexes]), strict=True))
+    return [encoded[index] for index in range(len(cells))]
+
+
 def decode_body(stored: bytes) -> bytes:
-    """Stored bytes to canonical JSON. Raises DataDamaged when they are not what :func:`encode_body` wrote."""
+    """Stored bytes to canonical JSON. Raises DataDamaged when they are not what the functions above wrote, or their dictionary is lost; StorageUnavailable
+    when the dictionary has to be looked up and cannot."""
     try:
+        if stored[0] == CODEC_JSON_DICTIONARY:
+            decompressor = _zstd.decompressor(known_dictionary(int.from_bytes(stored[1:_DICTIONARY_FRAME])))
+            return decompressor.decompress(_checked_frame(stored[_DICTIONARY_FRAME:]), allow_extra_data=False)
         if stored[0] == CODEC_JSON_ZSTD:
-            # The frame names its content size; zstd refuses content of another size, and the check below refuses a lying size first.
-            frame = stored[1:]
-            if not 0 <= zstandard.frame_content_size(frame) <= BODY_BYTES_MAX:
-                raise DataDamaged(f"a stored body claims more than {BODY_BYTES_MAX} bytes, or does not say how many")
-            return _zstd.decompress(frame, allow_extra_data=False)
+            return _zstd.decompress(_checked_frame(stored[1:]), allow_extra_data=False)
         if stored[0] == CODEC_MSGPACK_ZLIB:
             return json_body.canonical(msgpack.unpackb(_inflate(stored[1:]), strict_map_key=True))
-    except DataDamaged:
+    except CellfeedError:
         raise
     except Exception as error:
         raise DataDamaged(f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}") from error
@@ -85,7 +149,16 @@ def decoded_bytes_bound(stored: bytes) -> int:
     """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding."""
     if stored[0] == CODEC_JSON_ZSTD:
         return int(zstandard.frame_content_size(stored[1:19]))
+    if stored[0] == CODEC_JSON_DICTIONARY:
+        return int(zstandard.frame_content_size(stored[_DICTIONARY_FRAME : _DICTIONARY_FRAME + 18]))
     return BODY_BYTES_MAX
+
+
+def _checked_frame(frame: bytes) -> bytes:
+    """The frame names its content size; zstd refuses content of another size, and this a lying size before. Raises DataDamaged."""
+    if not 0 <= zstandard.frame_content_size(frame) <= BODY_BYTES_MAX:
+        raise DataDamaged(f"a stored body claims more than {BODY_BYTES_MAX} bytes, or does not say how many")
+    return frame
 
 
 def _inflate(data: bytes) -> bytes:

@@ -26,6 +26,7 @@ from store.cells import (
     moment,
     new_cell,
 )
+from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable
@@ -46,7 +47,8 @@ class Datastore:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._poker = Poker(engine.state)
-        self._writers = Writers(engine, self._poker.poke)
+        self._trainer: DictionaryTrainer | None = None
+        self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes: Indexes | None = None
 
     @classmethod
@@ -87,6 +89,17 @@ class Datastore:
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
         """Queues checked cells for the next group commit without waiting; see :meth:`store.writers.Writers.submit`."""
         return self._writers.submit(cells)
+
+    def train_dictionaries(self) -> None:
+        """From now on columns without a dictionary get one, trained from the cells that this process writes, in a thread of its own. Those that are there
+        are used whether or not this was called. Calling it again does nothing."""
+        if self._trainer is None:
+            self._trainer = DictionaryTrainer(self.engine.dictionaries)
+            self._trainer.start()
+
+    def _offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
+        if self._trainer is not None:
+            self._trainer.offer(cells, results)
 
     def _await(self, answer: Future[list[PutResult]]) -> list[PutResult]:
         try:
@@ -172,6 +185,8 @@ class Datastore:
     def close(self) -> None:
         """Writes what was submitted, then closes the storage."""
         self._writers.close()
+        if self._trainer is not None:
+            self._trainer.close()
         self._poker.close()
         self.engine.close()
 

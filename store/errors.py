@@ -15,6 +15,7 @@
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
     └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit code 3)
+        ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the message says how to bring it back
         └── WrongServerSettings        a storage server is set up in a way that could lose or mix up cells; the message says how to mend it
 
 Class data says what a caller may do: ``http_status``; ``retriable`` (the same request may succeed later; puts are idempotent, so a
@@ -131,6 +132,10 @@ class DataDamaged(CellfeedError):
 class ProtectData(CellfeedError):
     code = "protect_data"
     exit_code = 3
+
+
+class DictionaryLost(ProtectData):
+    code = "dictionary_lost"
 
 
 class WrongServerSettings(ProtectData):

@@ -24,6 +24,9 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 """How long ``close`` waits for the queue to be written: 50,000 cells take a few seconds on a slow disk."""
 
 
+OnResults = Callable[[Sequence[NewCell], Sequence[PutResult]], None]
+
+
 class _Call(NamedTuple):
     cells: Sequence[NewCell]
     body_bytes: int
@@ -31,11 +34,13 @@ class _Call(NamedTuple):
 
 
 class GroupCommitWriter:
-    """One thread that owns the puts of this process to one commit group of an engine. ``on_commit`` is called after each commit, on that thread."""
+    """One thread that owns the puts of this process to one commit group of an engine. ``on_commit`` is called after each commit, on that thread; so is
+    ``on_results``, when the callers have their answers: with the cells, and what each came to."""
 
-    def __init__(self, engine: Engine, on_commit: Callable[[], None], group: str = "") -> None:
+    def __init__(self, engine: Engine, on_commit: Callable[[], None], group: str = "", on_results: OnResults | None = None) -> None:
         self._engine = engine
         self._on_commit = on_commit
+        self._on_results = on_results
         self._waiting: deque[_Call] = deque()
         self._waiting_cells = self._waiting_bytes = 0
         self._changed = threading.Condition()
@@ -116,3 +121,5 @@ class GroupCommitWriter:
         for call in group:
             call.answer.set_result(results[start : start + len(call.cells)])
             start += len(call.cells)
+        if self._on_results is not None:
+            self._on_results(cells, results)

@@ -13,14 +13,14 @@ from store.cells import NewCell, Outcome, PutResult
 from store.engines.contract import Engine
 from store.errors import CellfeedError
 from store.sharding import shards_of
-from store.writer import GroupCommitWriter
+from store.writer import GroupCommitWriter, OnResults
 
 
 class Writers:
     """A :class:`GroupCommitWriter` for each commit group of the engine, made when its first cell comes."""
 
-    def __init__(self, engine: Engine, on_commit: Callable[[], None]) -> None:
-        self._engine, self._on_commit = engine, on_commit
+    def __init__(self, engine: Engine, on_commit: Callable[[], None], on_results: OnResults | None = None) -> None:
+        self._engine, self._on_commit, self._on_results = engine, on_commit, on_results
         self._lock = threading.Lock()
         self._closed = False
         self._writers: dict[str, GroupCommitWriter] = {}
@@ -50,7 +50,7 @@ class Writers:
     def _writer(self, group: str) -> GroupCommitWriter:
         with self._lock:
             if group not in self._writers:
-                self._writers[group] = GroupCommitWriter(self._engine, self._on_commit, group)
+                self._writers[group] = GroupCommitWriter(self._engine, self._on_commit, group, self._on_results)
                 if self._closed:
                     self._writers[group].close()
             return self._writers[group]

@@ -14,6 +14,7 @@ from cellfeed.cli import (
     cells,
     cluster,
     demo,
+    dictionary,
     export,
     export_control,
     index,
@@ -62,6 +63,7 @@ offsets.app.command()(offsets_translate.translate)
 app.add_typer(parked.app, name="parked")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(dictionary.app, name="dictionary")
 app.add_typer(access.users_app, name="users")
 app.add_typer(access.acls_app, name="acls")
 app.add_typer(warehouse.app, name="warehouse")

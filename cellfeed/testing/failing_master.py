@@ -18,6 +18,7 @@ from uuid import UUID
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable
 from store.limits import ADDED_ID_MAX
@@ -161,6 +162,11 @@ class FailingMaster:
     def indexes(self) -> IndexStore:
         """Entries outlive the master: they are written to the minion."""
         return self._minion.indexes
+
+    @property
+    def dictionaries(self) -> DictionaryStore:
+        """As entries of indexes."""
+        return self._minion.dictionaries
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         with self._lock:

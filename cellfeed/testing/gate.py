@@ -13,6 +13,7 @@ from typing import Final
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import Unavailable
 
@@ -141,6 +142,10 @@ class GatedEngine:
     @property
     def indexes(self) -> IndexStore:
         return self._engine.indexes
+
+    @property
+    def dictionaries(self) -> DictionaryStore:
+        return self._engine.dictionaries
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         self._gate.pass_through()

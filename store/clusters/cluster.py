@@ -156,7 +156,7 @@ class Cluster:
         master = role.master if role is not None else None
         reasons, poor = [], None
         for node in self._order(master, first):
-            if node.name != master and not self._follows(node):
+            if node.name != master and not self.follows(node):
                 reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
                 continue
             try:
@@ -192,7 +192,7 @@ class Cluster:
         silent = sum(node.told_at_s < since_s for name, node in self.nodes.items() if name != role.master)
         return 2 * silent <= len(self.nodes)
 
-    def _follows(self, node: StorageNode) -> bool:
+    def follows(self, node: StorageNode) -> bool:
         """Whether the node has heard of the present master: one that has not may hold cells that were never acknowledged, or taken back."""
         view, role = node.view, self._role
         return view is not None and role is not None and view.role is not None and view.role.epoch == role.epoch

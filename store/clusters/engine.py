@@ -1,4 +1,4 @@
-"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E16, with E1 per cluster.
+"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E17, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is
 away holds up nobody else's puts.
@@ -12,10 +12,12 @@ from typing import TypeVar
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Watermark
+from store.clusters.dictionaries import ClusteredDictionaries, refuse_lost_on_master
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
+from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.sharding import check_shard, shard_of
@@ -28,7 +30,8 @@ class ClusteredEngine:
     """See the module. ``nodes``: cluster name to node name to how the node is opened. ``read_first``: where reads of logs go first. ``copies``: on how many
     other clusters a put is buffered first.
 
-    Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable otherwise, ProtectData when it is another datastore's.
+    Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable otherwise, ProtectData when it is another datastore's,
+    DictionaryLost when a master lacks a dictionary that bodies need.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class ClusteredEngine:
         self._buffered = BufferedWriter(self.clusters, tables, self._shard_of, copies) if copies and len(self.clusters) > 1 else None
         self.drain = BufferDrain(self.clusters, tables, self._shard_of)
         """The job that empties the buffers; a process that should do it starts it."""
+        self._dictionaries = ClusteredDictionaries(list(self.clusters.values()))
+        known.add_source(self._dictionaries.find)
         try:
             shard_map = self._newest_map()
             if (shard_map.datastore, shard_map.shards) != (datastore, shards):
@@ -68,7 +73,7 @@ class ClusteredEngine:
         found, reasons = [], []
         for cluster in self.clusters.values():
             try:
-                cluster.role()
+                refuse_lost_on_master(cluster)
                 shard_map, _ = cluster.read(lambda engine: read_map(engine.state))
             except StorageUnavailable as error:
                 reasons.append(str(error))
@@ -99,6 +104,10 @@ class ClusteredEngine:
     @property
     def indexes(self) -> ClusteredIndexes:
         return self._indexes
+
+    @property
+    def dictionaries(self) -> ClusteredDictionaries:
+        return self._dictionaries
 
     def commit_group(self, shard: int) -> str:
         """Cells of shards of the same group may be written in one transaction: the cluster's name."""
@@ -209,6 +218,7 @@ class ClusteredEngine:
         return [standing(cluster) for cluster in self.clusters.values()]
 
     def close(self) -> None:
+        known.remove_source(self._dictionaries.find)
         self.drain.close()
         for cluster in self.clusters.values():
             cluster.close()

@@ -18,6 +18,7 @@ from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import BufferTable
 from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.engines.contract import Engine, Head, Look, WriteTerms
+from store.engines.dictionary_contract import DictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
 
@@ -51,6 +52,9 @@ class NodeEngine(Engine, Protocol):
     @property
     def indexes(self) -> NodeIndexStore: ...
 
+    @property
+    def dictionaries(self) -> DictionaryTable: ...
+
     def abort(self) -> None:
         """Cuts off calls under way, which fail as when the network does. Later calls work."""
         ...
@@ -82,6 +86,8 @@ class StorageNode:
         self.view: NodeView | None = None
         self.why_not: str | None = "not looked at yet"
         """The last error while the node does not answer; None while it does."""
+        self.refused: CellfeedError | None = None
+        """Why its storage takes no part although it answers; None while it does, or does not answer."""
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
         self.on_role: Callable[[Role], None] = lambda _: None
@@ -181,12 +187,13 @@ class StorageNode:
             # The node answers, but its storage is not ours or is damaged: it takes no part.
             self.view = None
             self.why_not = str(error)
+            self.refused = error
         else:
             self._token = look.token
             self.told_at_s = self._began_at_s
             self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {})
             self.breaker.succeeded()
-            self.why_not = None
+            self.why_not = self.refused = None
             if role is not None:
                 self.on_role(role)
 

@@ -19,6 +19,7 @@ Reading
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
     E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
+    E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`store.engines.dictionary_contract`.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from store.cells import NewCell, PutResult, StoredCell, Triple
 
 if TYPE_CHECKING:
+    from store.engines.dictionary_contract import DictionaryStore
     from store.engines.index_contract import IndexStore
 
 
@@ -137,6 +139,11 @@ class Engine(Protocol):
     @property
     def indexes(self) -> IndexStore:
         """The tables of secondary indexes."""
+        ...
+
+    @property
+    def dictionaries(self) -> DictionaryStore:
+        """What bodies of codec 3 were encoded with."""
         ...
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:

@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E16.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E17.
 
 Log scans are framed: the server joins the fields of a cell, and all cells of a long scan, into one value of length-prefixed fields, which is taken
 apart here. That is four times as fast as fetching rows through a pure-Python driver, and keeps the driver the one that installs everywhere.
@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.body_codec import DEFAULT_CODEC, encode_bodies
+from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
+from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
+from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query, query_all
+from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
@@ -82,6 +85,8 @@ class MySqlEngine:
                 migrate(server, layout, create=True)
             check_schema(server, layout)
             self._check_tables(layout)
+            self._dictionaries = MySqlDictionaries(server, self._meta)
+            self._dictionaries.check()
         except BaseException:
             self._server.close()
             raise
@@ -94,6 +99,8 @@ class MySqlEngine:
         self._heads = f"SELECT GROUP_CONCAT(CONCAT_WS(',', {', '.join(fields)}) SEPARATOR ';') FROM {counters}"
         self._token = f"SELECT SUM(next_added_id) + SUM(log_start) + SUM(leader_epoch) * {_EPOCH_WEIGHT} FROM {counters}"
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
+        self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
+        known.add_source(self._dictionaries.find, single_node=True)
 
     @property
     def datastore(self) -> str:
@@ -111,6 +118,10 @@ class MySqlEngine:
     def indexes(self) -> MySqlIndexes:
         return self._indexes
 
+    @property
+    def dictionaries(self) -> MySqlDictionaries:
+        return self._dictionaries
+
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
         return ""
@@ -123,7 +134,8 @@ class MySqlEngine:
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
         """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        return self._put.run(cells, shards, self._encode, terms)
+        dictionaries = self._dictionaries_of_puts.under(terms and terms.leader_epoch) if self._codec == DEFAULT_CODEC else {}
+        return self._put.run(cells, shards, lambda new: encode_cells(new, dictionaries, self._codec), terms)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -258,12 +270,10 @@ class MySqlEngine:
         self._server.abort()
 
     def close(self) -> None:
+        known.remove_source(self._dictionaries.find)
         self._server.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
-
-    def _encode(self, bodies: Sequence[bytes]) -> list[bytes]:
-        return encode_bodies(bodies, self._codec)
 
     def _check_server(self) -> None:
         with self._server.connection() as connection:

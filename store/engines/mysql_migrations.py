@@ -82,7 +82,24 @@ def _create_tables(connection: Connection[Any], layout: Layout) -> None:
         query(connection, f"INSERT IGNORE INTO {layout.meta}.leader_epoch VALUES {','.join(f'({number},0,0)' for number in numbers)}")
 
 
-STEPS: Final = (Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),)
+def _create_dictionaries(connection: Connection[Any], layout: Layout) -> None:
+    for statement in _DICTIONARY_TABLES:
+        query(connection, statement.format(meta=layout.meta))
+        failpoint("mysql.migrate.inside_step")
+
+
+_DICTIONARY_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS {meta}.dictionary (dictionary_id INT UNSIGNED NOT NULL PRIMARY KEY, column_name VARBINARY(128) NOT NULL, "
+    "content MEDIUMBLOB NOT NULL, sha256 BINARY(32) NOT NULL, trained_at_us BIGINT NOT NULL, samples INT UNSIGNED NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS {meta}.dictionary_turn (column_name VARBINARY(128) NOT NULL, turn INT UNSIGNED NOT NULL, "
+    "dictionary_id INT UNSIGNED NOT NULL, sha256 BINARY(32) NOT NULL, PRIMARY KEY (column_name, turn)) ENGINE=InnoDB",
+)
+"""Contents of dictionaries, and which one puts of a column take (the highest turn): :mod:`store.engines.dictionary_contract`."""
+
+STEPS: Final = (
+    Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),
+    Step(2, "dictionaries of bodies, and which one each column's puts take", _create_dictionaries),
+)
 """Every step, ascending. One that has been released is never changed: a later one changes what it made."""
 
 SCHEMA_VERSION: Final = STEPS[-1].version

@@ -43,8 +43,8 @@ _LOOK_UP_MAX: Final = 500
 """Triples per look-up statement: keeps the optimiser on the unique key."""
 
 
-Encode = Callable[[Sequence[bytes]], Sequence[bytes]]
-"""Makes stored bodies of canonical JSON."""
+Encode = Callable[[Sequence[NewCell]], Sequence[bytes]]
+"""Makes the stored bodies of cells."""
 
 
 class _New(NamedTuple):
@@ -188,7 +188,7 @@ class PutStatements:
         return counters
 
     def _inserts(self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, _Counter], encode: Encode) -> list[str]:
-        bodies = iter(encode([each.cell.body_json for cells in new.values() for each in cells]))
+        bodies = iter(encode([each.cell for cells in new.values() for each in cells]))
         moments = _moments(counters)
         head = "(added_id,row_key,column_name,ref_key,body,created_at)"
         statements = []

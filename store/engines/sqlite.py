@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E16 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E17 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -17,10 +17,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from store.body_codec import DEFAULT_CODEC, encode_bodies
+from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
+from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateTable
+from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
+from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile, connect
 from store.engines.sqlite_index import SqliteIndexes
 from store.engines.sqlite_state import SqliteState
@@ -31,7 +34,12 @@ from store.sharding import check_shard, check_shard_count, shards_of
 
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""1: no dictionaries. A file of that version gets their tables when it is opened; a program of that version refuses it from then on."""
+
+CELLS_FILE: Final = "node-0.sqlite3"
+"""The file with the cells, in the datastore's directory."""
+
 _ADDED_ID_BITS: Final = 47
 _SCAN_STEP: Final = 500
 _CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
@@ -52,13 +60,17 @@ class SqliteEngine:
         self._shards = check_shard_count(shards)
         self._codec = codec
         self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
-        self._file = SqliteFile(directory / "node-0.sqlite3")
+        self._file = SqliteFile(directory / CELLS_FILE)
         try:
             self._create_or_check()
+            self._dictionaries = SqliteDictionaries(self._file)
+            self._dictionaries.check()
             self._state = SqliteState(directory / "state.sqlite3")
         except BaseException:
             self._file.close()
             raise
+        self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
+        known.add_source(self._dictionaries.find)
         self._columns_seen: set[str] = set()
         self._index_lock = threading.Lock()
         self._index_file: SqliteFile | None = None
@@ -79,6 +91,10 @@ class SqliteEngine:
     def state(self) -> StateTable:
         return self._state
 
+    @property
+    def dictionaries(self) -> SqliteDictionaries:
+        return self._dictionaries
+
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     @property
@@ -96,7 +112,7 @@ class SqliteEngine:
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        bodies = encode_bodies([cell.body_json for cell in cells], self._codec)
+        bodies = encode_cells(cells, self._dictionaries_of_puts.under(None) if self._codec == DEFAULT_CODEC else {}, self._codec)
         new_columns = {cell.column_name for cell in cells} - self._columns_seen
         with self._file.write(sum(map(len, bodies)) + _ROW_BYTES * len(cells)) as connection:
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
@@ -195,6 +211,7 @@ class SqliteEngine:
         return int(token)
 
     def close(self) -> None:
+        known.remove_source(self._dictionaries.find)
         self._file.close()
         self._state.close()
         with self._index_lock:
@@ -207,19 +224,25 @@ class SqliteEngine:
 
     def _create_or_check(self) -> None:
         with self._file.write() as connection:
+            row = None
+            if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
+                row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
+            if row is not None and row[:2] == (self._datastore, self._shards) and row[2] == SCHEMA_VERSION:
+                return  # nothing is made anew: a table that is missing here is lost
+            if row is not None and (row[:2] != (self._datastore, self._shards) or row[2] > SCHEMA_VERSION):
+                raise ProtectData(
+                    f"{self._file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {self._datastore!r} "
+                    f"with {self._shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
+                )
             for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
                 connection.execute(statement)
-            row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
             if row is None:
                 connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (self._datastore, self._shards, SCHEMA_VERSION))
                 numbers = [(shard,) for shard in range(self._shards)]
                 connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
                 connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
-            elif row != (self._datastore, self._shards, SCHEMA_VERSION):
-                raise ProtectData(
-                    f"{self._file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {self._datastore!r} "
-                    f"with {self._shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
-                )
+            else:
+                connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
 
 
 class _PutTransaction:

@@ -33,3 +33,21 @@ CREATE TABLE IF NOT EXISTS leader_epoch (
     first_added_id INTEGER NOT NULL,
     PRIMARY KEY (shard, leader_epoch)
 ) STRICT, WITHOUT ROWID;
+
+-- Contents of dictionaries, and which one puts of a column take (the highest turn): store/engines/dictionary_contract.py.
+CREATE TABLE IF NOT EXISTS dictionary (
+    dictionary_id INTEGER PRIMARY KEY,
+    column_name   TEXT    NOT NULL,
+    content       BLOB    NOT NULL,
+    sha256        BLOB    NOT NULL,
+    trained_at_us INTEGER NOT NULL,
+    samples       INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS dictionary_turn (
+    column_name   TEXT    NOT NULL,
+    turn          INTEGER NOT NULL,
+    dictionary_id INTEGER NOT NULL,
+    sha256        BLOB    NOT NULL,
+    PRIMARY KEY (column_name, turn)
+) STRICT, WITHOUT ROWID;

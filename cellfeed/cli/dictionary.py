@@ -1,0 +1,231 @@
+"""dictionary train|list|show|export|recover: what bodies are encoded with.
+
+Only ``train`` opens the datastore. The others look at every storage node by itself, so they work where a lost dictionary keeps the datastore from being opened.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from rich.table import Table
+
+from cellfeed import storage
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.run_dir import RunDir
+from store.dictionaries.dictionary import Dictionary, from_line, to_line
+from store.dictionaries.log_sample import sample_of_log
+from store.dictionaries.recovery import Place
+from store.dictionaries.recovery import recover as recover_lost
+from store.dictionaries.trainer import publish
+from store.dictionaries.training import NotWorthIt, train
+from store.engines.dictionary_contract import Condition, KeptDictionary
+from store.errors import DictionaryLost, InvalidRequest, NotFound
+
+app = typer.Typer(no_args_is_help=True, help="Dictionaries: what the bodies of a column have in common, stored once instead of with each.")
+NameArgument = Annotated[str, typer.Argument(help="A dictionary's name: eight hexadecimal digits, as `list` shows them.")]
+
+_TEXT: Final = frozenset(string.printable) - frozenset("\t\n\r\x0b\x0c")
+_TEXT_MIN: Final = 4
+"""Printable characters in a row that are shown as text; fewer are zstd's tables."""
+
+
+@app.command("train")
+def train_column(
+    column: Annotated[str, typer.Argument(help="The column whose bodies get the dictionary.")],
+    again: Annotated[bool, typer.Option("--again", help="Although the column has one; new cells take the new one, and the old one is kept.")] = False,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a dictionary from the first cells of a column, and put it to use for new cells. Values that few row keys share are not in it.
+
+    It cannot be taken back: a dictionary is kept for ever.
+    """
+    with opened(run_dir, config) as instance:
+        engine = instance.datastore.engine
+        engine.dictionaries.complete()
+        before = engine.dictionaries.current().get(column)
+        if before is not None and not again:
+            raise InvalidRequest(f"column {column!r} has a dictionary in use already; train another one with --again")
+        try:
+            trained = train(column, sample_of_log(engine, column))
+        except NotWorthIt as reason:
+            raise InvalidRequest(f"column {column!r}: nothing trained: {reason}") from None
+        if not publish(engine.dictionaries, trained.dictionary, before.turn + 1 if before else 0):
+            raise InvalidRequest(f"column {column!r} has got another dictionary meanwhile, which is in use; this one lies unused")
+    told = {"name": trained.dictionary.name, "column": column, "bytes_before": trained.bytes_before, "bytes_after": trained.bytes_after}
+    text = f"{trained.dictionary.name} is in use for column {column}: a body of {trained.bytes_before:.0f} bytes becomes {trained.bytes_after:.0f}"
+    _tell(as_json, told, text)
+
+
+@app.command("list")
+def list_all(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show every dictionary, and on which storage nodes it is whole. Exits with 3 when one that bodies need is not."""
+    lost = False
+    table = Table("name", "column", "use", "bytes", "trained on", "trained at", "whole on", "not on", box=None)
+    with _places(config, run_dir) as places:
+        for name, kept in sorted(_by_name(places).items(), key=lambda item: (item[1][0].kept.column_name, item[0])):
+            told = _told(name, kept)
+            lost |= bool(told["not_whole_on"])
+            if as_json:
+                print_json(told)
+            samples = f"{told['samples']} bodies"
+            table.add_row(name, told["column"], told["use"], str(told["bytes"]), samples, told["trained_at"], _joined(told["whole_on"]), _bad(told))
+    if not as_json:
+        console.print(table if table.row_count else "no column has a dictionary")
+    if lost:
+        raise typer.Exit(DictionaryLost.exit_code)
+
+
+@app.command("show")
+def show(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Show a dictionary and the text in it: all that it will ever tell of the cells that it was trained on."""
+    with _places(config, run_dir) as places:
+        kept = _by_name(places).get(name)
+        if kept is None:
+            raise NotFound(f"there is no dictionary {name!r}; `cellfeed dictionary list` shows those that are there")
+        told = _told(name, kept)
+        dictionary = _whole(kept)
+    text = [] if dictionary is None else list(_texts(dictionary.content))
+    if as_json:
+        print_json({**told, "text": text})
+        return
+    console.print(f"{name}, column {told['column']}, {told['use']}, {told['bytes']} bytes, trained on {told['samples']} bodies at {told['trained_at']}")
+    console.print(f"whole on: {_joined(told['whole_on'])}" + (f"; {_bad(told)}" if told["not_whole_on"] else ""))
+    for each in text:
+        console.print(each, markup=False, highlight=False)
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(help="The file to write; one that is there is left alone.")],
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Write all dictionaries to a file, for `recover --file`. Raises an error, and writes nothing, when one that bodies need is whole nowhere."""
+    with _places(config, run_dir) as places:
+        found = {name: (_whole(kept), kept[0].kept) for name, kept in sorted(_by_name(places).items())}
+    lost = [f"{name} of column {kept.column_name!r}" for name, (dictionary, kept) in found.items() if dictionary is None and kept.turns]
+    if lost:
+        raise DictionaryLost(f"dictionary {', '.join(lost)} is whole nowhere: nothing exported")
+    lines = [to_line(dictionary) for dictionary, _ in found.values() if dictionary is not None]
+    try:
+        with file.open("xb") as target:
+            target.writelines(lines)
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    _tell(as_json, {"file": str(file), "dictionaries": len(lines)}, f"{file}: {len(lines)} dictionaries")
+
+
+@app.command("recover")
+def recover(
+    from_cluster: Annotated[str | None, typer.Option("--from", help="Take them from this cluster; from any that has them when left out.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A file that `cellfeed dictionary export` wrote, looked at first.")] = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back every dictionary that is missing or damaged on a storage node, from another node, another cluster or an export.
+
+    Only the very same content is taken. Running it again changes nothing; nodes that do not answer are told, and wait for the next run.
+    """
+    try:
+        exported = [from_line(line) for line in file.read_bytes().splitlines()] if file else []
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    with _places(config, run_dir) as places:
+        done = recover_lost(places, exported, from_cluster)
+    for each in done:
+        _tell(as_json, asdict(each), f"{each.place}: {each.name} of column {each.column_name} is back, from {each.source}")
+    if not done:
+        _tell(as_json, {"recovered": 0}, "nothing is lost")
+
+
+@contextmanager
+def _places(config: Path | None, run_dir: Path) -> Iterator[list[Place]]:
+    with storage.dictionary_places(config_of(run_dir, config), RunDir(run_dir).path) as (places, silent):
+        for node, why in silent.items():
+            errors.print(f"node {node} was not looked at: {why}", highlight=False)
+        yield places
+
+
+class _Found(NamedTuple):
+    """A dictionary in one place. ``in_use``: puts take it there."""
+
+    place: Place
+    kept: KeptDictionary
+    in_use: bool
+
+
+Kept = list[_Found]
+
+
+def _by_name(places: list[Place]) -> dict[str, Kept]:
+    """Of each dictionary those places first that know most of it."""
+    found: dict[str, Kept] = {}
+    for place in places:
+        all_kept = place.table.kept()
+        latest = {(each.column_name, turn): each.name for each in all_kept for turn in each.turns}
+        current = {column: latest[column, max(turn for name, turn in latest if name == column)] for column, _ in latest}
+        for each in all_kept:
+            found.setdefault(each.name, []).append(_Found(place, each, current.get(each.column_name) == each.name))
+    return {name: sorted(kept, key=lambda one: (one.kept.condition is not Condition.WHOLE, -len(one.kept.turns))) for name, kept in found.items()}
+
+
+def _told(name: str, kept: Kept) -> dict[str, Any]:
+    first = kept[0].kept
+    use = "in use" if any(one.in_use for one in kept) else "earlier cells" if any(one.kept.turns for one in kept) else "unused"
+    return {
+        "name": name,
+        "column": first.column_name,
+        "use": use,
+        "bytes": first.content_bytes,
+        "samples": first.samples,
+        "trained_at": datetime.fromtimestamp(first.trained_at_us / 1e6, UTC).isoformat(timespec="seconds"),
+        "sha256": first.sha256.hex(),
+        "whole_on": [str(place) for place, each, _ in kept if each.condition is Condition.WHOLE],
+        "not_whole_on": {str(place): str(each.condition) for place, each, _ in kept if each.condition is not Condition.WHOLE and each.turns},
+    }
+
+
+def _whole(kept: Kept) -> Dictionary | None:
+    for place, each, _ in kept:
+        if each.condition is Condition.WHOLE:
+            return place.table.find(each.dictionary_id)
+    return None
+
+
+def _texts(content: bytes) -> Iterator[str]:
+    """The readable runs of it."""
+    run = ""
+    for character in content.decode("utf-8", "replace") + "\0":
+        if character in _TEXT or (character > "\x7f" and character != "\ufffd"):
+            run += character
+            continue
+        if len(run) >= _TEXT_MIN:
+            yield run
+        run = ""
+
+
+def _joined(names: list[str]) -> str:
+    return ", ".join(names) or "no node"
+
+
+def _bad(told: dict[str, Any]) -> str:
+    return ", ".join(f"{node}: {condition}" for node, condition in told["not_whole_on"].items())
+
+
+def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        console.print(text, highlight=False)

@@ -1,0 +1,162 @@
+"""The first cells of a column become its dictionary, in the background of the process that writes them.
+
+The group commit hands over the cells that it has stored (:meth:`DictionaryTrainer.offer`); of columns without a dictionary some are kept until they make a
+sample. Everything else is done by a thread of its own: training, publishing, looking at what another process has done meanwhile. Puts go on without a
+dictionary until it is in use; nothing that fails here fails a put.
+
+Two processes that train the same column at once each add a dictionary; the turn of one is first (C2), and the other one lies unused.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from store.cells import NewCell, Outcome, PutResult
+from store.dictionaries.dictionary import Dictionary
+from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
+from store.engines.dictionary_contract import DictionaryStore
+from store.errors import CellfeedError, InvalidRequest, Unavailable
+from store.failpoints import declare, failpoint
+from store.limits import DICTIONARIES_MAX
+
+declare("dictionary.before_train", "dictionary.before_add", "dictionary.before_use", "dictionary.after_use")
+
+SAMPLED_COLUMNS_MAX: Final = 16
+"""Columns that are sampled at a time: with their samples full, 64 MiB. Others wait for their turn."""
+
+RETRY_S: Final = 5.0
+"""After how long a storage that did not answer is asked again, in seconds."""
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long ``close`` waits for the thread. A training takes less; a publication that still waits for a minion ends with the process, and is completed later."""
+
+_log = logging.getLogger("cellfeed.dictionaries")
+
+
+def publish(store: DictionaryStore, dictionary: Dictionary, turn: int) -> bool:
+    """The content everywhere, then the turn (C1, C2). False when another process has given the column this turn. Raises InvalidRequest when the datastore has
+    as many as it may, Unavailable: it may be called again."""
+    if (count := store.count()) >= DICTIONARIES_MAX:
+        raise InvalidRequest(f"the datastore has {count} dictionaries; at most {DICTIONARIES_MAX} are kept, for each is kept for ever")
+    failpoint("dictionary.before_add")
+    store.add(dictionary)
+    failpoint("dictionary.before_use")
+    used = store.use(dictionary, turn)
+    failpoint("dictionary.after_use")
+    return used
+
+
+@dataclass
+class _Sampled:
+    samples: list[Sample] = field(default_factory=list)
+    sample_bytes: int = 0
+
+    def is_full(self) -> bool:
+        return len(self.samples) >= SAMPLES_WANTED or self.sample_bytes >= SAMPLE_BYTES_MAX
+
+
+class DictionaryTrainer:
+    """See the module. ``close`` ends the thread, which ``start`` has begun."""
+
+    def __init__(self, store: DictionaryStore) -> None:
+        self._store = store
+        self._changed = threading.Condition()
+        self._sampled: dict[str, _Sampled] = {}
+        self._settled: set[str] = set()
+        """Columns that have a dictionary, or are not worth one as far as this process has seen."""
+        self._trained: dict[str, Dictionary] = {}
+        """Not published yet."""
+        self._completed = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to train."""
+        self._thread = threading.Thread(target=self._run, name="dictionary-trainer", daemon=True)
+        self._thread.start()
+
+    def offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
+        """Cells of one commit. Called by the group commit's thread, so it does no more than keep some of them."""
+        if {cell.column_name for cell in cells} <= self._settled:
+            return
+        with self._changed:
+            for cell, result in zip(cells, results, strict=True):
+                if result.outcome is Outcome.STORED and cell.column_name not in self._settled and is_sampled(cell.body_json):
+                    self._keep(cell)
+
+    def _keep(self, cell: NewCell) -> None:
+        sampled = self._sampled.get(cell.column_name)
+        if sampled is None:
+            if len(self._sampled) >= SAMPLED_COLUMNS_MAX:
+                return
+            sampled = self._sampled[cell.column_name] = _Sampled()
+        if not sampled.is_full():
+            sampled.samples.append(Sample(cell.row_key, cell.body_json))
+            sampled.sample_bytes += len(cell.body_json)
+            if sampled.is_full():
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread; what it has not trained is left to the next process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or not self._completed or self._trained or self._full())
+                if self._closed:
+                    return
+            try:
+                self.work()
+            except Unavailable as error:
+                _log.warning("dictionaries wait for their storage: %s", error)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, RETRY_S)
+            except CellfeedError as error:
+                _log.error("no dictionary is trained any more by this process: %s", error)
+                return
+
+    def _full(self) -> list[str]:
+        return [name for name, sampled in self._sampled.items() if sampled.is_full()]
+
+    def work(self) -> None:
+        """One round: completes what others have left, trains the samples that are full, publishes. Raises Unavailable: the next round goes on."""
+        if not self._completed:
+            self._store.complete()
+            self._settled |= self._store.current().keys()
+            self._completed = True
+        with self._changed:
+            full = {name: self._sampled[name].samples for name in self._full()}
+        for name, samples in full.items():
+            if name not in self._trained and name not in self._store.current():
+                self._train(name, samples)
+            if name not in self._trained:
+                self._settle(name)
+        for name, dictionary in list(self._trained.items()):
+            won = name not in self._store.current() and publish(self._store, dictionary, turn=0)
+            _log.info("column %r: %s", name, f"dictionary {dictionary.name} is in use" if won else "another process was first")
+            del self._trained[name]
+            self._settle(name)
+
+    def _train(self, name: str, samples: Sequence[Sample]) -> None:
+        failpoint("dictionary.before_train")
+        try:
+            trained = train(name, samples)
+        except NotWorthIt as reason:
+            _log.info("column %r goes on without a dictionary: %s", name, reason)
+            return
+        _log.info("column %r: a body of %.0f bytes becomes %.0f", name, trained.bytes_before, trained.bytes_after)
+        self._trained[name] = trained.dictionary
+
+    def _settle(self, name: str) -> None:
+        with self._changed:
+            self._settled.add(name)
+            self._sampled.pop(name, None)

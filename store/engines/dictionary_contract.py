@@ -1,0 +1,189 @@
+"""Dictionaries in a storage, beside the cells: what every engine promises.
+
+    C1  ``add`` returns when the content is on every storage of the datastore, and would be there after a promotion. It may be called again. A content whose id
+        another one has is refused.
+    C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at once for the same turn one is told False. It is written to a
+        storage only after C1, so wherever it is read, the content is there.
+    C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
+        dictionary, whatever was promoted, cloned or killed meanwhile. Without any that can be read, codec 2 is used: a put never fails for a dictionary.
+    C4  Nothing is ever deleted. What was in use once is checked whenever a storage is opened: DictionaryLost when it is missing or another content than it was.
+
+Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from store.dictionaries.dictionary import Dictionary, name_of
+from store.dictionaries.known import KnownDictionary, know, known_or_none
+from store.errors import CellfeedError, DictionaryLost
+
+REFRESH_S: Final = 5.0
+"""How old what a put knows of dictionaries in use may be, in seconds: a small table is read that often, and another process's dictionary taken this soon."""
+
+_log = logging.getLogger("cellfeed.dictionaries")
+
+
+class Turn(NamedTuple):
+    """A column's dictionary, the ``turn``-th of it, from 0."""
+
+    column_name: str
+    turn: int
+    dictionary_id: int
+
+
+class Condition(StrEnum):
+    """How a dictionary is kept on one storage."""
+
+    WHOLE = "whole"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class KeptDictionary:
+    """A dictionary as one storage has it. ``turns``: of its column, in which it was put to use there; none for one that never was. ``trained_at_us``,
+    ``samples`` and ``content_bytes`` are 0 for a missing one."""
+
+    dictionary_id: int
+    column_name: str
+    condition: Condition
+    sha256: bytes
+    turns: tuple[int, ...]
+    trained_at_us: int
+    samples: int
+    content_bytes: int
+
+    @property
+    def name(self) -> str:
+        return name_of(self.dictionary_id)
+
+
+class DictionaryStore(Protocol):
+    """The dictionaries of a datastore. Raises Unavailable; ProtectData as C1 says."""
+
+    def find(self, dictionary_id: int) -> Dictionary | None:
+        """The one of this id, whole; None where it is missing or damaged."""
+        ...
+
+    def current(self) -> dict[str, Turn]:
+        """By column name what puts take now, as the master says; only those whose content is there."""
+        ...
+
+    def count(self) -> int:
+        """Dictionaries that are there, in use or not."""
+        ...
+
+    def add(self, dictionary: Dictionary) -> None:
+        """C1."""
+        ...
+
+    def use(self, dictionary: Dictionary, turn: int) -> bool:
+        """C2. False when the column has had this turn already."""
+        ...
+
+    def complete(self) -> None:
+        """Brings what one storage has to the others: what a kill between them, or a storage that came later, has left to do."""
+        ...
+
+
+class DictionaryTable(DictionaryStore, Protocol):
+    """The dictionaries on one storage."""
+
+    def kept(self) -> list[KeptDictionary]:
+        """All of them, each looked at."""
+        ...
+
+    def restore(self, dictionary: Dictionary) -> None:
+        """Writes a content that was lost here, in place of what is there, on this storage alone: other nodes of its cluster are looked at by themselves."""
+        ...
+
+    def check(self) -> None:
+        """C4."""
+        ...
+
+
+class DictionariesOfPuts:
+    """What puts to one storage take (C3). Any number of threads."""
+
+    def __init__(self, table: DictionaryTable, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._epoch: int | None = None
+        self._read_at_s: float | None = None
+        self._in_use: Mapping[str, KnownDictionary] = {}
+
+    def under(self, epoch: int | None) -> Mapping[str, KnownDictionary]:
+        """By column name the dictionaries for a put under this leader epoch (None: a storage that has none)."""
+        if self._is_fresh(epoch):
+            return self._in_use
+        with self._lock:
+            if not self._is_fresh(epoch):
+                self._read(epoch)
+            return self._in_use
+
+    def _is_fresh(self, epoch: int | None) -> bool:
+        return self._read_at_s is not None and epoch == self._epoch and self._clock_s() - self._read_at_s < REFRESH_S
+
+    def _read(self, epoch: int | None) -> None:
+        try:
+            in_use = {name: self._ready(turn) for name, turn in self._table.current().items()}
+        except CellfeedError as error:
+            _log.warning("dictionaries in use cannot be read, bodies are stored without: %s", error)
+            in_use = {}
+        self._in_use, self._epoch, self._read_at_s = in_use, epoch, self._clock_s()
+
+    def _ready(self, turn: Turn) -> KnownDictionary:
+        if (known := known_or_none(turn.dictionary_id)) is not None:
+            return known
+        found = self._table.find(turn.dictionary_id)
+        if found is None:
+            raise DictionaryLost(f"dictionary {name_of(turn.dictionary_id)} of column {turn.column_name!r} is missing or damaged")
+        return know(found)
+
+
+def with_turns(found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, str, bytes, int]]) -> list[KeptDictionary]:
+    """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was put to use: a turn tells what its content has to be."""
+    told: dict[int, list[tuple[int, str, bytes, int]]] = {}
+    for row in turns:
+        told.setdefault(row[0], []).append(row)
+    kept = []
+    for dictionary_id in sorted(found.keys() | told.keys()):
+        content = found.get(dictionary_id)
+        uses = told.get(dictionary_id, [])
+        if not uses:
+            kept.append(found[dictionary_id])
+            continue
+        _, column, digest, _ = uses[0]
+        numbers = tuple(turn for *_, turn in uses)
+        if content is None:
+            kept.append(KeptDictionary(dictionary_id, column, Condition.MISSING, digest, numbers, 0, 0, 0))
+        else:
+            condition = content.condition if content.sha256 == digest else Condition.DAMAGED
+            sizes = (content.trained_at_us, content.samples, content.content_bytes)
+            kept.append(KeptDictionary(dictionary_id, column, condition, digest, numbers, *sizes))
+    return kept
+
+
+def refuse_lost(where: object, kept: Iterable[KeptDictionary]) -> None:
+    """Raises DictionaryLost when one that was in use is missing or damaged, naming all of them and the way out."""
+    lost = [each for each in kept if each.turns and each.condition is not Condition.WHOLE]
+    if lost:
+        told = ", ".join(f"{each.name} of column {each.column_name!r} is {each.condition}" for each in lost)
+        raise DictionaryLost(
+            f"{where}: dictionary {told}: bodies that need it cannot be read. `cellfeed dictionary recover` brings it back from another node or cluster, "
+            "or with --file from an export; on a minion alone `cellfeed cluster rejoin --copy` does as well"
+        )
+
+
+def tables_missing(where: object, error: object) -> DictionaryLost:
+    """For a storage whose tables of dictionaries are gone altogether."""
+    return DictionaryLost(f"{where}: the tables of dictionaries cannot be read ({error}): restore the storage from a copy or a backup; bodies may need them")

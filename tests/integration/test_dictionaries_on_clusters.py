@@ -1,0 +1,270 @@
+"""Dictionaries over two real clusters: everywhere before the first use, and there after kills, promotions, copies and losses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body
+from store.cells import NewCell
+from store.clusters import dictionaries as clustered
+from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import cluster_role, promote
+from store.clusters.init import init_cluster
+from store.clusters.rejoin import clone
+from store.clusters.shard_map import even_map
+from store.clusters.storage import ClusterServers
+from store.dictionaries import known
+from store.dictionaries.trainer import publish
+from store.dictionaries.training import Sample, train
+from store.engines import dictionary_contract
+from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_dictionaries import MySqlDictionaries
+from store.errors import DataDamaged, DictionaryLost, StorageUnavailable
+from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from tests.integration.cli_instance import cellfeed
+from tests.rides import rides
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
+
+
+@pytest.fixture(scope="module")
+def four_servers() -> Iterator[list[MariaDB]]:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    with bare_servers(4) as started:
+        yield started
+
+
+@pytest.fixture
+def pair(four_servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestCluster, TestCluster]]:
+    """A cluster of three nodes and one of a single node, with half of the shards each."""
+    monkeypatch.setattr(dictionary_contract, "REFRESH_S", 0.0)
+    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
+    made = []
+    for name, nodes in (("c1", dict(zip("abc", four_servers, strict=False))), ("c2", {"d": four_servers[3]})):
+        admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in nodes.items()}, semi_sync=len(nodes) > 1)
+        init_cluster(admin, divided)
+        made.append(TestCluster(name, nodes, admin))
+    yield made[0], made[1]
+    for each in made:
+        each.admin.close()
+        each.bare()
+
+
+Pair = tuple[TestCluster, TestCluster]
+
+
+def open_engine(pair: Pair, copies: int = 0) -> ClusteredEngine:
+    """As in a process that has just begun."""
+    known.forget_all()
+    return ClusteredEngine(DATASTORE, SHARDS, {each.name: each.openers() for each in pair}, copies=copies)
+
+
+def table(pair: Pair, node: str) -> MySqlDictionaries:
+    server = next(each.admin.servers[node] for each in pair if node in each.servers)
+    return MySqlDictionaries(server, "trips_meta")
+
+
+def nodes_with(pair: Pair) -> str:
+    """The nodes that have the content, and behind a slash those where it is in use."""
+    names = [node for each in pair for node in each.servers]
+    return "".join(n for n in names if table(pair, n).find(FIRST.dictionary_id)) + "/" + "".join(n for n in names if table(pair, n).current())
+
+
+def shown(engine: ClusteredEngine) -> list[tuple[int, bytes]]:
+    return sorted((cell.body[0], decode_body(cell.body)) for shard in range(SHARDS) for cell in engine.scan(shard, 0, 10_000))
+
+
+def bodies(engine: ClusteredEngine) -> list[bytes]:
+    return [body for _, body in shown(engine)]
+
+
+def of(cells: list[NewCell]) -> list[bytes]:
+    return sorted(cell.body_json for cell in cells)
+
+
+def sql_here_only(server: MariaDB, statement: str) -> None:
+    """A loss that no other node hears of."""
+    with closing(MySqlServer(server.url)) as connections, connections.connection() as connection:
+        connection.query("SET SESSION sql_log_bin = 0")
+        connection.query(statement)
+
+
+def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_that(pair: Pair) -> None:
+    with closing(open_engine(pair)) as engine, closing(open_engine(pair)) as reader:
+        engine.put(rides(0, 40))
+        engine.dictionaries.add(FIRST)
+        assert nodes_with(pair).startswith("a") and "d/" in nodes_with(pair) and set("bc") & set(nodes_with(pair))
+        assert engine.dictionaries.use(FIRST, 0)
+        engine.put(rides(40, 40))
+        wait_until(lambda: len(shown(reader)) == 80, "all cells are shown")
+        wait_until(lambda: nodes_with(pair) == "abcd/abcd", "both minions have followed")
+        known.forget_all()
+        assert bodies(reader) == of(rides(0, 80))
+        assert {codec for codec, _ in shown(reader)} == {CODEC_JSON_ZSTD, CODEC_JSON_DICTIONARY}
+        # A copy that waits on the other cluster needs no dictionary.
+        with closing(open_engine(pair, copies=1)) as buffering:
+            pair[1].servers["d"].pause()
+            try:
+                some = rides(1_000, 10)
+                results = buffering.put(some)
+            finally:
+                pair[1].servers["d"].resume()
+        rows = pair[0].servers["a"].sql("SELECT HEX(LEFT(body, 1)) FROM trips_meta.buffered_cell")
+        assert {str(codec) for (codec,) in rows} <= {"02"}
+        assert len(results) == 10
+
+
+def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dictionary_and_bodies(pair: Pair) -> None:
+    first, _ = pair
+    with closing(open_engine(pair)) as engine:
+        publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(0, 60))
+        first.servers["a"].kill()
+        done = promote(first.admin)
+        assert done.master in "bc"
+        assert table(pair, done.master).find(FIRST.dictionary_id) == FIRST
+        known.forget_all()
+        wait_until(lambda: cluster_role(first.admin)[0].master == done.master and engine.clusters["c1"].role().master == done.master, "heard of it")
+        assert bodies(engine) == of(rides(0, 60))
+        wait_until(lambda: all(result.acknowledged for result in engine.put(rides(60, 60))), "puts go on")
+        wait_until(lambda: len(shown(engine)) == 120, "all cells are shown")
+        assert bodies(engine) == of(rides(0, 120))
+    # The old master comes back as a copy: with the dictionaries.
+    first.servers["a"].start()
+    clone(first.admin, "a")
+    assert table(pair, "a").find(FIRST.dictionary_id) == FIRST
+
+
+def test_without_a_minion_that_has_it_a_dictionary_is_not_used(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustered, "CONFIRM_TIMEOUT_S", 0.3)
+    first, _ = pair
+    first.servers["a"].sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
+    for minion in "bc":
+        first.servers[minion].sql("STOP SLAVE SQL_THREAD")
+    with closing(open_engine(pair)) as engine:
+        with pytest.raises(StorageUnavailable, match=f"no minion has dictionary {FIRST.name}"):
+            publish(engine.dictionaries, FIRST, 0)
+        assert nodes_with(pair) == "ad/"
+        for minion in "bc":
+            first.servers[minion].sql("START SLAVE")
+        wait_until(lambda: nodes_with(pair) == "abcd/", "the minions follow")
+        assert publish(engine.dictionaries, FIRST, 0)
+
+
+@pytest.mark.parametrize(
+    ("point", "left"),
+    [
+        ("mysql.dictionary.before_add", "/"),
+        ("cluster.dictionary.between_contents", "abc/"),
+        ("cluster.dictionary.before_turns", "abcd/"),
+        ("cluster.dictionary.between_turns", "abcd/abc"),
+        ("dictionary.after_use", "abcd/abcd"),
+    ],
+)
+def test_a_death_between_two_clusters_is_completed_by_the_next_process(pair: Pair, point: str, left: str) -> None:
+    with closing(open_engine(pair)) as engine:
+        set_failpoint(point, "raise")
+        with pytest.raises(FailpointReached):
+            publish(engine.dictionaries, FIRST, 0)
+        clear_failpoints()
+        engine.put(rides(0, 40))
+    wait_until(lambda: nodes_with(pair) == left, f"left behind: {left}")
+    with closing(open_engine(pair)) as engine:
+        wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
+        assert bodies(engine) == of(rides(0, 40))
+        engine.dictionaries.complete()
+        wait_until(lambda: nodes_with(pair) == left.replace("abc/", "abcd/").replace("/abc", "/abcd").replace("dd", "d"), "completed")
+        engine.dictionaries.complete()
+        if not engine.dictionaries.current():
+            assert publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(40, 40))
+        wait_until(lambda: len(shown(engine)) == 80, "all cells are shown")
+        assert bodies(engine) == of(rides(0, 80))
+
+
+def config(pair: Pair, directory: Path) -> str:
+    clusters = [{"name": each.name, "nodes": [{"name": n, "url": s.url} for n, s in each.servers.items()], "semi_sync": False} for each in pair]
+    file = directory / "cellfeed.yaml"
+    file.write_text(yaml.safe_dump({"datastore": {"name": DATASTORE, "shards": SHARDS, "clusters": clusters}}))
+    return str(file)
+
+
+def test_a_master_that_has_lost_one_is_refused_by_name_and_recovers_it_from_the_other_cluster(pair: Pair, tmp_path: Path) -> None:
+    with closing(open_engine(pair)) as engine:
+        publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(0, 40))
+    first, _ = pair
+    first.servers["a"].sql("DELETE FROM trips_meta.dictionary")
+    wait_until(lambda: nodes_with(pair) == "d/d", "it is gone from the whole cluster")
+    with pytest.raises(DictionaryLost, match=f"cluster c1, node a: .*dictionary {FIRST.name} of column 'BASE' is missing"):
+        open_engine(pair)
+    file = config(pair, tmp_path)
+    listed = cellfeed("dictionary", "list", "--config", file)
+    assert listed.returncode == 3
+    assert "c1/a: missing" in listed.stdout
+    refused = cellfeed("dictionary", "recover", "--from", "c1", "--config", file)
+    assert refused.returncode == 3
+    recovered = cellfeed("dictionary", "recover", "--from", "c2", "--config", file)
+    assert recovered.returncode == 0, recovered.stderr
+    assert f"c1/a: {FIRST.name} of column BASE is back, from c2/d" in recovered.stdout
+    assert nodes_with(pair) == "abcd/abcd"
+    with closing(open_engine(pair)) as engine:
+        assert bodies(engine) == of(rides(0, 40))
+        engine.put(rides(40, 40))  # replication goes on
+        wait_until(lambda: len(shown(engine)) == 80, "all cells are shown")
+
+
+def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(pair: Pair, tmp_path: Path) -> None:
+    with closing(open_engine(pair)) as engine:
+        publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(0, 40))
+    wait_until(lambda: nodes_with(pair) == "abcd/abcd", "the minions follow")
+    sql_here_only(pair[0].servers["b"], "DELETE FROM trips_meta.dictionary")
+    with closing(open_engine(pair)) as engine:
+        [told] = [node for each in engine.standing() for node in each.nodes if node.name == "b"]
+        assert FIRST.name in str(told.error)
+        assert bodies(engine) == of(rides(0, 40))
+    assert cellfeed("dictionary", "recover", "--config", config(pair, tmp_path)).returncode == 0
+    assert nodes_with(pair) == "abcd/abcd"
+
+
+def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_something_else(pair: Pair) -> None:
+    with closing(open_engine(pair)) as engine:
+        publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(0, 40))
+        wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
+        for each in pair:
+            each.servers[next(iter(each.servers))].sql("DELETE FROM trips_meta.dictionary")
+        wait_until(lambda: nodes_with(pair) == "/", "gone everywhere")
+        known.forget_all()
+        with pytest.raises(DataDamaged, match=f"names dictionary {FIRST.name}"):
+            bodies(engine)
+
+
+def test_another_process_reads_what_it_has_never_seen(pair: Pair, tmp_path: Path) -> None:
+    with closing(open_engine(pair)) as engine:
+        publish(engine.dictionaries, FIRST, 0)
+        engine.put(rides(0, 40))
+        wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
+    program = (
+        "import sys; from pathlib import Path; from cellfeed import storage; from cellfeed.config import load_config\n"
+        "with storage.open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n"
+        "    print(sum(len(store.get_cells_for_shard(shard).cells) for shard in range(store.shards)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, config(pair, tmp_path)], capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ))
+    assert done.stdout.strip() == "40"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,16 @@ def test_a_death_anywhere_on_the_way_loses_nothing_and_the_next_process_goes_on(
         assert column in engine.dictionaries.current()
         assert bodies(engine) == of(written)
         storage.close()
+
+
+def test_cells_that_are_buffered_for_another_cluster_need_no_dictionary(empty_mariadb: MariaDB, tmp_path: Path) -> None:
+    with closing(Storage(tmp_path, empty_mariadb)) as storage:
+        engine = storage.open()
+        assert isinstance(engine, MySqlEngine)
+        publish(engine.dictionaries, FIRST, 0)
+        engine.buffer.add("c2", rides(0, 20))
+        assert {codec for (codec,) in empty_mariadb.sql("SELECT HEX(LEFT(body, 1)) FROM trips_meta.buffered_cell")} == {"02"}
+        assert sorted(each.cell.body_json for each in engine.buffer.waiting("c2", 0, 100, 0.0)) == of(rides(0, 20))
 
 
 def test_the_sample_of_a_log_is_the_first_cells_of_its_column(storage: Storage) -> None:

@@ -118,6 +118,6 @@ def remove_source(find: Find) -> None:
 
 
 def forget_all() -> None:
-    """As in a process that has just begun. For tests: a reader elsewhere knows nothing of what this process has met."""
+    """See :func:`store.body_codec.forget_dictionaries`."""
     with _lock:
         _known.clear()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body
+from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
 from store.cells import NewCell, Outcome
-from store.dictionaries import known, trainer
+from store.dictionaries import trainer
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.log_sample import sample_of_log
 from store.dictionaries.recovery import Place, recover
@@ -47,7 +47,7 @@ class Storage:
 
     def open(self, codec: int = DEFAULT_CODEC) -> AnyEngine:
         """As another process that has just begun would."""
-        known.forget_all()
+        forget_dictionaries()
         engine: AnyEngine
         if self._server is None:
             engine = SqliteEngine(self._directory, "trips", SHARDS, codec=codec)
@@ -178,7 +178,7 @@ def test_c3_a_reader_that_was_open_before_learns_of_it_from_the_store(storage: S
     reader, writer = storage.open(), storage.open()
     publish(writer.dictionaries, FIRST, 0)
     writer.put(rides(0, 100))
-    known.forget_all()
+    forget_dictionaries()
     assert bodies(reader) == of(rides(0, 100))
 
 
@@ -190,7 +190,7 @@ def test_c3_a_dictionary_that_is_lost_meanwhile_is_not_taken_any_more(storage: S
     engine.put(rides(20, 20))
     assert [cell.body[0] for shard in range(SHARDS) for cell in engine.scan(shard, 0, 1_000)].count(CODEC_JSON_DICTIONARY) == 20
     assert bodies(engine) == of(rides(0, 40))  # this process still has it
-    known.forget_all()
+    forget_dictionaries()
     with pytest.raises(DataDamaged, match=f"names dictionary {FIRST.name}"):
         bodies(engine)
 

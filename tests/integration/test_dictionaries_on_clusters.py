@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body
+from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
 from store.cells import NewCell
 from store.clusters import dictionaries as clustered
 from store.clusters.engine import ClusteredEngine
@@ -21,7 +21,6 @@ from store.clusters.init import init_cluster
 from store.clusters.rejoin import clone
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
-from store.dictionaries import known
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
@@ -71,7 +70,7 @@ Pair = tuple[TestCluster, TestCluster]
 
 def open_engine(pair: Pair) -> ClusteredEngine:
     """As in a process that has just begun."""
-    known.forget_all()
+    forget_dictionaries()
     return ClusteredEngine(DATASTORE, SHARDS, {each.name: each.openers() for each in pair})
 
 
@@ -123,7 +122,7 @@ def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_
         put(engine, rides(40, 40))
         wait_until(lambda: len(shown(reader)) == 80, "all cells are shown")
         wait_until(lambda: nodes_with(pair) == "abcd/abcd", "both minions have followed")
-        known.forget_all()
+        forget_dictionaries()
         assert bodies(reader) == of(rides(0, 80))
         assert {codec for codec, _ in shown(reader)} == {CODEC_JSON_ZSTD, CODEC_JSON_DICTIONARY}
 
@@ -137,7 +136,7 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
         done = promote(first.admin)
         assert done.master in "bc"
         assert table(pair, done.master).find(FIRST.dictionary_id) == FIRST
-        known.forget_all()
+        forget_dictionaries()
         wait_until(lambda: cluster_role(first.admin)[0].master == done.master and engine.clusters["c1"].role().master == done.master, "heard of it")
         assert bodies(engine) == of(rides(0, 60))
         wait_until(lambda: all(result.acknowledged for result in engine.put(rides(60, 60))), "puts go on")
@@ -250,7 +249,7 @@ def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_somethin
         for each in pair:
             each.servers[next(iter(each.servers))].sql("DELETE FROM trips_meta.dictionary")
         wait_until(lambda: nodes_with(pair) == "/", "gone everywhere")
-        known.forget_all()
+        forget_dictionaries()
         with pytest.raises(DataDamaged, match=f"names dictionary {FIRST.name}"):
             bodies(engine)
 

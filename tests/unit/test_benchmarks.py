@@ -15,6 +15,7 @@ from benchmarks import (
     at_most,
     benchmark_names,
     coordination,
+    dictionary,
     encoding,
     export_backfill,
     export_latency,
@@ -38,6 +39,7 @@ from tests.services import local_kafka, local_mariadb
 
 SMALL = {
     "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
+    "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
     "export-backfill": lambda: export_backfill.figures(cells=1_000, with_mariadb=False),
     "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0),

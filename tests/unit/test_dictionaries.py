@@ -19,6 +19,7 @@ from store.body_codec import (
     decoded_bytes_bound,
     encode_cells,
     encode_with,
+    forget_dictionaries,
 )
 from store.cells import NewCell, Outcome, PutResult
 from store.dictionaries import known, trainer
@@ -39,7 +40,7 @@ SECOND = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(6
 @pytest.fixture
 def source() -> Iterator[dict[int, Dictionary]]:
     """An open store with these dictionaries, and a process that knows none."""
-    known.forget_all()
+    forget_dictionaries()
     there: dict[int, Dictionary] = {}
     known.add_source(there.get)
     yield there

@@ -5,7 +5,7 @@
     C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at once for the same turn one is told False. It is written to a
         storage only after C1, so wherever it is read, the content is there.
     C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
-        dictionary, whatever was promoted, cloned or killed meanwhile. Without any that can be read, codec 2 is used: a put never fails for a dictionary.
+        dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a put never fails for a dictionary.
     C4  Nothing is ever deleted. What was in use once is checked whenever a storage is opened: DictionaryLost when it is missing or another content than it was.
 
 Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from store.dictionaries.dictionary import Dictionary, name_of
 from store.dictionaries.known import KnownDictionary, know, known_or_none
-from store.errors import CellfeedError, DictionaryLost
+from store.errors import CellfeedError, DictionaryLost, Unavailable
 
 REFRESH_S: Final = 5.0
 """How old what a put knows of dictionaries in use may be, in seconds: a small table is read that often, and another process's dictionary taken this soon."""
@@ -122,7 +122,8 @@ class DictionariesOfPuts:
         self._in_use: Mapping[str, KnownDictionary] = {}
 
     def under(self, epoch: int | None) -> Mapping[str, KnownDictionary]:
-        """By column name the dictionaries for a put under this leader epoch (None: a storage that has none)."""
+        """By column name the dictionaries for a put under this leader epoch (None: a storage that has none). Raises Unavailable, as the put would: nothing is
+        written then."""
         if self._is_fresh(epoch):
             return self._in_use
         with self._lock:
@@ -136,6 +137,8 @@ class DictionariesOfPuts:
     def _read(self, epoch: int | None) -> None:
         try:
             in_use = {name: self._ready(turn) for name, turn in self._table.current().items()}
+        except Unavailable:
+            raise
         except CellfeedError as error:
             _log.warning("dictionaries in use cannot be read, bodies are stored without: %s", error)
             in_use = {}

@@ -25,7 +25,7 @@ from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_migrations import Layout, check_schema, migrate
-from store.engines.mysql_put import PutStatements, sql_moment, sql_triple
+from store.engines.mysql_put import Encode, PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
 from store.errors import DataDamaged
 from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
@@ -134,8 +134,7 @@ class MySqlEngine:
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]:
         """As the contract's; with terms, StaleWriter (nothing written) unless their leader epoch is the shards' own."""
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        dictionaries = self._dictionaries_of_puts.under(terms and terms.leader_epoch) if self._codec == DEFAULT_CODEC else {}
-        return self._put.run(cells, shards, lambda new: encode_cells(new, dictionaries, self._codec), terms)
+        return self._put.run(cells, shards, lambda: self._encoding(terms), terms)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -274,6 +273,11 @@ class MySqlEngine:
         self._server.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _encoding(self, terms: WriteTerms | None) -> Encode:
+        """How the bodies of a put under these terms are encoded. Raises StorageUnavailable."""
+        dictionaries = self._dictionaries_of_puts.under(terms and terms.leader_epoch) if self._codec == DEFAULT_CODEC else {}
+        return lambda cells: encode_cells(cells, dictionaries, self._codec)
 
     def _check_server(self) -> None:
         with self._server.connection() as connection:

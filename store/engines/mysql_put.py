@@ -73,9 +73,9 @@ class PutStatements:
         self._columns_seen: set[str] = set()
         self._columns_epoch = -1
 
-    def run(self, cells: Sequence[NewCell], shards: Sequence[int], encode: Encode, terms: WriteTerms | None = None) -> list[PutResult]:
-        """Outcomes in the order of ``cells``. Raises StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when the shards
-        have another leader epoch than that of the terms given."""
+    def run(self, cells: Sequence[NewCell], shards: Sequence[int], encoding: Callable[[], Encode], terms: WriteTerms | None = None) -> list[PutResult]:
+        """Outcomes in the order of ``cells``. ``encoding`` is called before each transaction, and may ask the server. Raises StorageUnavailable (nothing
+        written), OutcomeUnknown, or StaleWriter (nothing written) when the shards have another leader epoch than that of the terms given."""
         if terms is not None and terms.leader_epoch != self._columns_epoch:
             # Between two turns as master the server may have been cloned: what it was told before may be gone.
             self._columns_seen.clear()
@@ -83,7 +83,7 @@ class PutStatements:
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                results = self._run_once(cells, shards, encode, terms, new_columns)
+                results = self._run_once(cells, shards, encoding(), terms, new_columns)
                 break
             except StorageUnavailable as error:
                 if attempt == _ATTEMPTS_MAX or not worth_another_try(error):

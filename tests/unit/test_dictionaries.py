@@ -226,7 +226,7 @@ class FakeStore:
     def check(self) -> None: ...
 
 
-def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_when_it_cannot_be_read() -> None:
+def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_that_is_lost() -> None:
     store, now_s = FakeStore(), [0.0]
     puts = DictionariesOfPuts(store, lambda: now_s[0])  # type: ignore[arg-type]
     assert puts.under(1) == {}
@@ -240,8 +240,8 @@ def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_when_it_cannot_b
     store.contents[FIRST.dictionary_id] = FIRST
     assert puts.under(3)["BASE"].dictionary == FIRST
     store.away = 1
-    assert puts.under(4) == {}
-    now_s[0] += REFRESH_S
+    with pytest.raises(StorageUnavailable):  # as the put would: nothing is written
+        puts.under(4)
     assert puts.under(4)["BASE"].dictionary == FIRST
 
 

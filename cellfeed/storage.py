@@ -21,7 +21,8 @@ from store.engines.contract import Replica
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
 from store.engines.mysql_dictionaries import MySqlDictionaries
-from store.engines.sqlite import CELLS_FILE
+from store.engines.mysql_migrations import Layout, check_schema
+from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
 from store.errors import InvalidRequest, NotFound, StorageUnavailable
@@ -84,13 +85,15 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
 
 @contextmanager
 def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Place], dict[str, str]]]:
-    """The dictionaries of every storage node, without opening the datastore, which may be refused for them; and why the other nodes do not answer."""
+    """The dictionaries of every storage node, without opening the datastore, which may be refused for them; and why the other nodes do not answer.
+    Raises ProtectData for storage of another shape or schema version."""
     places: list[Place] = []
     silent: dict[str, str] = {}
     with ExitStack() as opened:
         if not config.datastore.clusters:
             file = SqliteFile(directory / config.datastore.directory / config.datastore.name / CELLS_FILE)
             opened.callback(file.close)
+            prepare_file(file, config.datastore.name, config.datastore.shards)
             places.append(Place("", CELLS_FILE, SqliteDictionaries(file)))
         for cluster in config.datastore.clusters:
             servers = cluster_servers(config, cluster.name)
@@ -103,6 +106,7 @@ def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Pl
                 except StorageUnavailable as error:
                     silent[node] = str(error)
                     continue
+                check_schema(server, Layout(config.datastore.name, config.datastore.shards))
                 places.append(Place(cluster.name, node, MySqlDictionaries(server, servers.meta)))
         yield places, silent
 

@@ -26,7 +26,8 @@ from store.limits import DICTIONARIES_MAX
 declare("dictionary.before_train", "dictionary.before_add", "dictionary.before_use", "dictionary.after_use")
 
 SAMPLED_COLUMNS_MAX: Final = 16
-"""Columns that are sampled at a time: with their samples full, 64 MiB. Others wait for their turn."""
+"""Columns that are sampled at a time: with their samples full, 64 MiB. One more takes the place of the one that has come least far, so that columns of which
+little is written keep nobody out."""
 
 RETRY_S: Final = 5.0
 """After how long a storage that did not answer is asked again, in seconds."""
@@ -81,7 +82,7 @@ class DictionaryTrainer:
 
     def offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
         """Cells of one commit. Called by the group commit's thread, so it does no more than keep some of them."""
-        if {cell.column_name for cell in cells} <= self._settled:
+        if self._closed or {cell.column_name for cell in cells} <= self._settled:
             return
         with self._changed:
             for cell, result in zip(cells, results, strict=True):
@@ -92,7 +93,10 @@ class DictionaryTrainer:
         sampled = self._sampled.get(cell.column_name)
         if sampled is None:
             if len(self._sampled) >= SAMPLED_COLUMNS_MAX:
-                return
+                least = min(self._sampled, key=lambda name: len(self._sampled[name].samples))
+                if self._sampled[least].is_full():
+                    return  # all of them are being trained on
+                del self._sampled[least]
             sampled = self._sampled[cell.column_name] = _Sampled()
         if not sampled.is_full():
             sampled.samples.append(Sample(cell.row_key, cell.body_json))
@@ -119,10 +123,13 @@ class DictionaryTrainer:
             except Unavailable as error:
                 _log.warning("dictionaries wait for their storage: %s", error)
                 with self._changed:
+                    self._completed = False  # it may have been cut off between two clusters
                     self._changed.wait_for(lambda: self._closed, RETRY_S)
             except CellfeedError as error:
                 _log.error("no dictionary is trained any more by this process: %s", error)
-                return
+                with self._changed:
+                    self._closed = True
+                    self._sampled.clear()
 
     def _full(self) -> list[str]:
         return [name for name, sampled in self._sampled.items() if sampled.is_full()]
@@ -141,7 +148,10 @@ class DictionaryTrainer:
             if name not in self._trained:
                 self._settle(name)
         for name, dictionary in list(self._trained.items()):
-            won = name not in self._store.current() and publish(self._store, dictionary, turn=0)
+            if name not in self._store.current():
+                publish(self._store, dictionary, turn=0)
+            turn = self._store.current().get(name)
+            won = turn is not None and turn.dictionary_id == dictionary.dictionary_id
             _log.info("column %r: %s", name, f"dictionary {dictionary.name} is in use" if won else "another process was first")
             del self._trained[name]
             self._settle(name)

@@ -110,6 +110,14 @@ class DictionaryTable(DictionaryStore, Protocol):
         ...
 
 
+class _Read(NamedTuple):
+    """What was in use, as read under an epoch, and when."""
+
+    epoch: int | None
+    at_s: float
+    in_use: Mapping[str, KnownDictionary]
+
+
 class DictionariesOfPuts:
     """What puts to one storage take (C3). Any number of threads."""
 
@@ -117,32 +125,30 @@ class DictionariesOfPuts:
         self._table = table
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._epoch: int | None = None
-        self._read_at_s: float | None = None
-        self._in_use: Mapping[str, KnownDictionary] = {}
+        self._last: _Read | None = None
 
     def under(self, epoch: int | None) -> Mapping[str, KnownDictionary]:
         """By column name the dictionaries for a put under this leader epoch (None: a storage that has none). Raises Unavailable, as the put would: nothing is
         written then."""
-        if self._is_fresh(epoch):
-            return self._in_use
-        with self._lock:
-            if not self._is_fresh(epoch):
-                self._read(epoch)
-            return self._in_use
+        last = self._last
+        if last is None or not self._is_fresh(last, epoch):
+            with self._lock:
+                last = self._last
+                if last is None or not self._is_fresh(last, epoch):
+                    last = self._last = _Read(epoch, self._clock_s(), self._read())
+        return last.in_use
 
-    def _is_fresh(self, epoch: int | None) -> bool:
-        return self._read_at_s is not None and epoch == self._epoch and self._clock_s() - self._read_at_s < REFRESH_S
+    def _is_fresh(self, last: _Read, epoch: int | None) -> bool:
+        return epoch == last.epoch and self._clock_s() - last.at_s < REFRESH_S
 
-    def _read(self, epoch: int | None) -> None:
+    def _read(self) -> Mapping[str, KnownDictionary]:
         try:
-            in_use = {name: self._ready(turn) for name, turn in self._table.current().items()}
+            return {name: self._ready(turn) for name, turn in self._table.current().items()}
         except Unavailable:
             raise
         except CellfeedError as error:
             _log.warning("dictionaries in use cannot be read, bodies are stored without: %s", error)
-            in_use = {}
-        self._in_use, self._epoch, self._read_at_s = in_use, epoch, self._clock_s()
+            return {}
 
     def _ready(self, turn: Turn) -> KnownDictionary:
         if (known := known_or_none(turn.dictionary_id)) is not None:

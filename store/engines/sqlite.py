@@ -62,7 +62,7 @@ class SqliteEngine:
         self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
         self._file = SqliteFile(directory / CELLS_FILE)
         try:
-            self._create_or_check()
+            prepare_file(self._file, datastore, self._shards)
             self._dictionaries = SqliteDictionaries(self._file)
             self._dictionaries.check()
             self._state = SqliteState(directory / "state.sqlite3")
@@ -220,29 +220,29 @@ class SqliteEngine:
         with self._watcher_lock:
             self._watcher.close()
 
-    # --- opening ---------------------------------------------------------------------------------------------------------
 
-    def _create_or_check(self) -> None:
-        with self._file.write() as connection:
-            row = None
-            if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
-                row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
-            if row is not None and row[:2] == (self._datastore, self._shards) and row[2] == SCHEMA_VERSION:
-                return  # nothing is made anew: a table that is missing here is lost
-            if row is not None and (row[:2] != (self._datastore, self._shards) or row[2] > SCHEMA_VERSION):
-                raise ProtectData(
-                    f"{self._file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {self._datastore!r} "
-                    f"with {self._shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
-                )
-            for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
-                connection.execute(statement)
-            if row is None:
-                connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (self._datastore, self._shards, SCHEMA_VERSION))
-                numbers = [(shard,) for shard in range(self._shards)]
-                connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
-                connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
-            else:
-                connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
+def prepare_file(file: SqliteFile, datastore: str, shards: int) -> None:
+    """Makes the tables of a new file, or those that the version before did not have. Raises ProtectData for another datastore's file or a newer one."""
+    with file.write() as connection:
+        row = None
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
+            row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
+        if row is not None and (row[:2] != (datastore, shards) or row[2] > SCHEMA_VERSION):
+            raise ProtectData(
+                f"{file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {datastore!r} "
+                f"with {shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
+            )
+        if row is not None and row[2] == SCHEMA_VERSION:
+            return  # nothing is made anew: a table that is missing here is lost
+        for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
+            connection.execute(statement)
+        if row is None:
+            connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (datastore, shards, SCHEMA_VERSION))
+            numbers = [(shard,) for shard in range(shards)]
+            connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
+            connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
+        else:
+            connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
 
 
 class _PutTransaction:

@@ -25,7 +25,7 @@ from store.cells import NewCell, Outcome, PutResult
 from store.dictionaries import known, trainer
 from store.dictionaries.dictionary import Dictionary, from_line, id_of, to_line
 from store.dictionaries.known import KnownDictionary
-from store.dictionaries.trainer import DictionaryTrainer, publish
+from store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
 from store.dictionaries.training import SAMPLES_WANTED, Sample, train
 from store.engines.dictionary_contract import REFRESH_S, DictionariesOfPuts, Turn
 from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
@@ -297,6 +297,17 @@ def test_of_two_processes_the_first_ones_turn_counts(training: Callable[[FakeSto
     wait_until(lambda: len(store.contents) == 2, "both are kept")
     wait_until(lambda: "BASE" in at_work._settled, "the column is settled")
     assert [turn.dictionary_id for turn in store.turns] == [SECOND.dictionary_id]
+
+
+def test_columns_of_which_little_is_written_keep_no_other_one_out(training: Callable[[FakeStore], DictionaryTrainer]) -> None:
+    store = FakeStore()
+    at_work = training(store)
+    for number in range(2 * SAMPLED_COLUMNS_MAX):
+        offer(at_work, rides(0, 2, f"RARE{number}"))
+    assert len(at_work._sampled) == SAMPLED_COLUMNS_MAX
+    offer(at_work, rides(0, SAMPLES_WANTED))
+    wait_until(lambda: bool(store.turns), "a dictionary in use")
+    assert [turn.column_name for turn in store.turns] == ["BASE"]
 
 
 def test_a_store_holds_so_many_and_not_one_more() -> None:

@@ -78,4 +78,4 @@ DICTIONARY_BYTES: Final = 16 << 10
 """Content of a dictionary, bytes. Of taxi trips 16 KiB save what 64 KiB save within two per cent; every reading process keeps it in memory."""
 
 DICTIONARIES_MAX: Final = 256
-"""Dictionaries of a datastore, of all columns and all times: each is kept for ever, in every reading process too (some 300 kB with zstd's tables)."""
+"""Dictionaries of a datastore, of all columns and all times: each is kept for ever, in every reading process too (60 kB with zstd's table)."""

@@ -36,12 +36,16 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
+    def first_ids(self) -> dict[int, int]:
+        """Per shard the added_id that the log of this place starts with, as it was trimmed; 0 for a shard left out."""
+        ...
+
     def next_ids(self) -> dict[int, int]:
         """Per shard the added_id behind the last one held. A shard left out holds nothing."""
         ...
 
-    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
-        """The digest of every shard of ``until``, of the cells below the id given there."""
+    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+        """The digest of every shard of ``ids``, of the cells with the added_ids given there."""
         ...
 
 
@@ -53,18 +57,21 @@ class StorePlace:
     def __init__(self, store: CellStore) -> None:
         self._store = store
 
+    def first_ids(self) -> dict[int, int]:
+        return {shard: head.log_start for shard, head in self._store.heads().items()}
+
     def next_ids(self) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self._store.heads().items()}
 
-    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
-        return {shard: self._digest(shard, end) for shard, end in sorted(until.items())}
+    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+        return {shard: self._digest(shard, each) for shard, each in sorted(ids.items())}
 
-    def _digest(self, shard: int, end: int) -> ShardDigest:
-        digest, location = ShardDigest(), 0
-        while location < end:
+    def _digest(self, shard: int, ids: range) -> ShardDigest:
+        digest, location = ShardDigest(), ids.start
+        while location < ids.stop:
             piece = self._store.get_cells_for_shard(shard, location, _SCAN_CELLS)
             for cell in piece.cells:
-                if cell.added_id < end:
+                if cell.added_id < ids.stop:
                     digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, cell.body_json)
             if not piece.cells:
                 break
@@ -81,13 +88,17 @@ class TopicPlace:
         self._topic = topic
         self._config = dict(consumer_config or {})
 
+    def first_ids(self) -> dict[int, int]:
+        """Nothing: offsets of a cluster's topic are no ids, and a gateway's log starts where the store's does."""
+        return {}
+
     def next_ids(self) -> dict[int, int]:
         """The end offsets: in a cluster's topic they may be ahead of the ids, never behind."""
         return end_offsets(self._bootstrap, self._topic, self._config)
 
-    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
-        digests = {shard: ShardDigest() for shard in until}
-        unread = {shard for shard, end in until.items() if end > 0}
+    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+        digests = {shard: ShardDigest() for shard in ids}
+        unread = {shard for shard, each in ids.items() if each}
         if not unread:
             return digests
         consumer = Consumer(
@@ -103,14 +114,14 @@ class TopicPlace:
         )
         try:
             consumer.assign([TopicPartition(self._topic, shard, OFFSET_BEGINNING) for shard in sorted(unread)])
-            self._read(consumer, until, digests, unread)
+            self._read(consumer, ids, digests, unread)
         except KafkaException as error:
             raise Unavailable(f"reading {self._topic} from {self._bootstrap}: {error}") from error
         finally:
             consumer.close()
         return digests
 
-    def _read(self, consumer: Consumer, until: Mapping[int, int], digests: Mapping[int, ShardDigest], unread: set[int]) -> None:
+    def _read(self, consumer: Consumer, ids: Mapping[int, range], digests: Mapping[int, ShardDigest], unread: set[int]) -> None:
         silence_s = 0.0
         while unread:
             records = consumer.consume(_CONSUME_RECORDS, _CONSUME_WAIT_S)
@@ -131,9 +142,9 @@ class TopicPlace:
                 cell = decode_envelope(record.value())
                 if cell.shard != shard:
                     raise DataDamaged(f"partition {shard} of {self._topic}, offset {record.offset()}: a cell of shard {cell.shard}")
-                if cell.added_id < until[shard]:
+                if cell.added_id in ids[shard]:
                     _add(digests[shard], cell.added_id, cell.row_key, cell.column_name, cell.ref_key, cell.body_json)
-                if cell.added_id + 1 >= until[shard]:
+                if cell.added_id + 1 >= ids[shard].stop:
                     unread.discard(shard)
 
 
@@ -145,18 +156,24 @@ class WarehousePlace:
     def __init__(self, directory: Path) -> None:
         self._table = WarehouseTable(directory)
 
+    def first_ids(self) -> dict[int, int]:
+        """Nothing: a table keeps what was trimmed from the log."""
+        return {}
+
     def next_ids(self) -> dict[int, int]:
         return self._table.next_ids()
 
-    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
-        return self._table.digests(until)
+    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+        return self._table.digests({shard: each.stop for shard, each in ids.items()}, {shard: each.start for shard, each in ids.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
-    """One shard in all places: the digest of its cells below ``below_id`` and their number, by place; and how far each place was in all."""
+    """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and their number, by place; and how far each place was in
+    all. ``from_id``: where the log starts; what was trimmed is not compared."""
 
     shard: int
+    from_id: int
     below_id: int
     digests: dict[str, str]
     cells: dict[str, int]
@@ -196,6 +213,7 @@ class VerifyReport:
         shards = [
             {
                 "shard": verdict.shard,
+                "from_id": verdict.from_id,
                 "below_id": verdict.below_id,
                 "digests": verdict.digests,
                 "cells": verdict.cells,
@@ -224,12 +242,15 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
     reached = {place.name: place.next_ids() for place in places}
     wanted = sorted(set().union(*reached.values()) if shards is None else shards)
     until = {shard: min(ids.get(shard, 0) for ids in reached.values()) for shard in wanted}
-    digests = {place.name: place.digests(until) for place in places}
+    starts = [place.first_ids() for place in places]
+    begin = {shard: max(first.get(shard, 0) for first in starts) for shard in wanted}
+    digests = {place.name: place.digests({shard: range(begin[shard], until[shard]) for shard in wanted}) for place in places}
     return VerifyReport(
         names,
         [
             ShardVerdict(
                 shard=shard,
+                from_id=begin[shard],
                 below_id=until[shard],
                 digests={name: digests[name][shard].hexdigest() for name in names},
                 cells={name: digests[name][shard].cells for name in names},

@@ -81,7 +81,8 @@ class CellStore(Protocol):
     def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
-        """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark."""
+        """At most ``limit`` cells from ``location`` on, in added_id order, below the watermark. Raises Trimmed from below the log start, which
+        ``heads`` tells; a moment from before it is the log start."""
         ...
 
     def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:

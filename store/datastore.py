@@ -29,7 +29,7 @@ from store.cells import (
 from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
-from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable
+from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable, Trimmed
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
@@ -110,6 +110,13 @@ class Datastore:
                 raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s") from None
             raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written") from None
 
+    def trim(self, shard: int, below: int) -> int:
+        """One step of a trim (E15), of which readers are told at once; repeated until it returns ``below``. Where there are indexes, groups or exports,
+        :class:`bridge.trimming.trim.Trimming` is the way: it asks first who still needs the cells, and takes them out of the indexes."""
+        start = self.engine.trim(check_shard(shard, self.shards), below)
+        self._poker.poke()
+        return start
+
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
@@ -140,10 +147,16 @@ class Datastore:
         check_shard(shard_no, self.shards)
         check_scan_limit(limit)
         start = self._next_added_id(shard_no, location)
-        stored = self.engine.scan(shard_no, start, limit)
+        try:
+            stored = self.engine.scan(shard_no, start, limit)
+        except Trimmed:
+            if isinstance(location, int):
+                raise
+            start = self._next_added_id(shard_no, location)  # the moment's place was trimmed since it was looked for: the log begins behind it now
+            stored = self.engine.scan(shard_no, start, limit)
         # The head is read after the cells, so it is never behind those that come with it.
         head = self.engine.heads([shard_no])[shard_no]
-        next_location = stored[-1].added_id + 1 if stored else max(start, head.log_start)
+        next_location = stored[-1].added_id + 1 if stored else start
         return ShardCells(shard_no, [cell_from_stored(shard_no, cell) for cell in stored], next_location, head)
 
     def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:

@@ -3,6 +3,7 @@
     CellfeedError
     ├── InvalidRequest            400  definite, not retriable: the caller must change something
     │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
+    │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
     │   └── BodyTooLarge          413
     ├── NotFound                  404
     │   └── UnknownDatastore, UnknownShard
@@ -70,6 +71,13 @@ class BodyTooLarge(InvalidBody):
 
 class InvalidLocation(InvalidRequest):
     code = "invalid_location"
+
+
+class Trimmed(InvalidLocation):
+    """A log was asked for from a location below its start: the cells there are gone, and going on silently behind them would be a skip."""
+
+    code = "trimmed"
+    http_status = 410
 
 
 class NotFound(CellfeedError):

@@ -64,6 +64,13 @@ SCAN_CELLS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 8 << 20
 """Encoded body bytes after which a log scan stops (it always returns at least one cell)."""
 
+# --- trims -----------------------------------------------------------------------------------------------------------------
+TRIM_STEP_CELLS: Final = 1_000
+"""Cells that one transaction of a trim deletes: it holds the shard's counter, so puts to that shard wait for it, some ten milliseconds."""
+
+TRIM_STEP_BYTES: Final = 8 << 20
+"""Encoded body bytes after which such a transaction ends (it always deletes one cell): the binary log carries every row that was deleted."""
+
 # --- HTTP ------------------------------------------------------------------------------------------------------------------
 HTTP_BODY_BYTES_MAX: Final = 32 << 20
 """One HTTP request body; a streamed NDJSON put is not held in memory and has no such limit."""

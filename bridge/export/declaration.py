@@ -38,6 +38,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the topic, beside those that the exporter insists on.
     ``too_large``: what becomes of a record above ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun again.
+    ``on_trimmed``: whether it goes on without cells that were trimmed before they were exported.
     ``registry``: URL of the Schema Registry in which Avro schemas are registered; without it the ids are those of the gateway's registry.
     """
 
@@ -53,6 +54,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     too_large: Literal["park", "claim_check"] = "park"
     record_bytes_max: Annotated[int, Meta(ge=RECORD_BYTES_MIN, le=RECORD_BYTES_CEILING)] = RECORD_BYTES_MAX
     on_lost_topic: Literal["refuse", "start_over"] = "refuse"
+    on_trimmed: Literal["refuse", "skip"] = "refuse"
     replication_factor: Annotated[int, Meta(ge=-1, le=32_767)] = -1
     topic_settings: dict[str, str] = {}
     compression: Literal["none", "lz4", "zstd"] = "none"

@@ -11,6 +11,8 @@ looked at and have no record (the view leaves them out, they are parked): it cou
 | none, never was one | nothing, or saved when there was none | at what was saved, or at the start |
 | none | saved when there was a record | refused, or begun anew: what was exported is gone |
 | none, and records were deleted | | refused, or begun anew |
+
+Cells between there and the start of the log were trimmed before they were exported: refused, or gone on without them where the configuration says so.
 """
 
 from __future__ import annotations
@@ -62,8 +64,21 @@ def exported_of(metadata: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def decide(tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool) -> Resume | Refusal:
-    """See the module. ``start``: where the export begins; ``log_end``: no id at or above it has been given out; ``starts_over``: as configured."""
+def decide(
+    tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool, log_start: int = 0, skips_trimmed: bool = False
+) -> Resume | Refusal:
+    """See the module. ``start``: where the export begins; ``log_end``: no id at or above it has been given out; ``starts_over``, ``skips_trimmed``: as
+    configured."""
+    found = _by_the_partition(tail, saved, start=start, log_end=log_end, starts_over=starts_over)
+    if isinstance(found, Refusal) or found.location >= log_start:
+        return found
+    trimmed = f"cells {found.location} to {log_start - 1} were trimmed before they were exported"
+    if not skips_trimmed:
+        return Refusal(f"{trimmed}; with `on_trimmed: skip` the export goes on without them")
+    return Resume(log_start, found.exported, "; ".join(filter(None, (found.differs, f"{trimmed}, it goes on without them, as configured"))))
+
+
+def _by_the_partition(tail: Tail, saved: Saved | None, *, start: int, log_end: int, starts_over: bool) -> Resume | Refusal:
     if tail.foreign:
         return Refusal("the last record of the partition has no header added_id: something else writes into this topic; give the export a topic of its own")
     if tail.added_id is not None:

@@ -6,7 +6,7 @@ To be called behind the fence (``unit_producer.py``): then the ends are the ends
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ from bridge.export.settled import Settled, start_over
 from bridge.export.tails import LastRecord, read_tails
 from bridge.export.topics import ensure_topic
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract import Head, LogRange
 from store.errors import ProtectData, Unavailable
 from store.limits import ADDED_ID_MAX
 from store.sharding import row_key_text
@@ -83,6 +83,8 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
             start=context.settled.starts[shard],
             log_end=heads[shard].next_added_id,
             starts_over=context.export.on_lost_topic == "start_over",
+            log_start=heads[shard].log_start,
+            skips_trimmed=context.export.on_trimmed == "skip",
         )
         if isinstance(decision, Refusal):
             refused.append(f"partition {shard}: {decision.because}")
@@ -92,7 +94,7 @@ def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
             _log.warning("%s: %s", group, said)
             context.repaired = [*context.repaired, said][-100:]
         taken.locations[shard], taken.exported[shard], taken.ends[shard] = decision.location, decision.exported, partition.tail.end
-    refused += _foreign(context, {shard: tails[shard].last for shard in taken.locations})
+    refused += _foreign(context, {shard: tails[shard].last for shard in taken.locations}, heads)
     if refused:
         more = f"; and {len(refused) - _REASONS_MAX} more" if len(refused) > _REASONS_MAX else ""
         raise ProtectData("; ".join(refused[:_REASONS_MAX]) + more)
@@ -114,9 +116,13 @@ def _check_topic(context: ExportContext) -> None:
     context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
 
 
-def _foreign(context: ExportContext, last: dict[int, LastRecord | None]) -> list[str]:
-    """Partitions whose last record is not of the cell that it names: another log was exported into them."""
-    known = {shard: (record, record.added_id) for shard, record in last.items() if record is not None and record.added_id is not None}
+def _foreign(context: ExportContext, last: dict[int, LastRecord | None], heads: Mapping[int, Head]) -> list[str]:
+    """Partitions whose last record is not of the cell that it names: another log was exported into them. A cell that was trimmed cannot be asked about."""
+    known = {
+        shard: (record, record.added_id)
+        for shard, record in last.items()
+        if record is not None and record.added_id is not None and record.added_id >= heads[shard].log_start
+    }
     ranges = [LogRange(shard, added_id, 1) for shard, (_, added_id) in known.items()]
     refused = []
     for wanted, cells in zip(ranges, context.datastore.engine.scan_many(ranges) if ranges else (), strict=True):

@@ -1,7 +1,8 @@
 """Whether a partition is its shard's log: every record compared with the cell, and a digest of each side (I15, I17).
 
 A comparison goes on where it was: while an exporter is at work, each look reads only what has come since the one before. Cells that the log has beyond the
-partition's last record are lag, not a difference; so are parked ones, which have no record.
+partition's last record are lag, not a difference; so are parked ones, which have no record. What was trimmed is in the partition alone: comparing begins at
+the start of the log.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class ExportVerifier:
         self.topic = agreed.topic
         encoder = RecordEncoder(export, datastore.name, schema_id_for(export, self.topic))
         self._consumer = consumer_of(export)
-        self._shards = [ShardComparison(export, datastore, self.topic, encoder, shard, start) for shard, start in enumerate(agreed.starts)]
+        heads = datastore.heads()
+        self._shards = [
+            ShardComparison(export, datastore, self.topic, encoder, shard, max(start, heads[shard].log_start)) for shard, start in enumerate(agreed.starts)
+        ]
 
     def look(self, shards: Sequence[int] | None = None) -> Iterator[ShardVerdict]:
         """The verdict on each shard up to where its partition is now. Raises KafkaException, Unavailable, DataDamaged."""
@@ -82,7 +86,7 @@ def verify_export(export: Export, datastore: Datastore, shards: Sequence[int] | 
 
 
 class ShardComparison:
-    """One shard's: what was compared stays compared. ``start``: the first id that the export has."""
+    """One shard's: what was compared stays compared. ``start``: the first id to compare; records before it are passed over."""
 
     def __init__(self, export: Export, datastore: Datastore, topic: str, encoder: RecordEncoder, shard: int, start: int) -> None:
         self._export = export
@@ -92,7 +96,7 @@ class ShardComparison:
         self._view = ViewReader(export.view)
         self._shard = shard
         self._offset: int | None = None
-        self._location = start
+        self._start = self._location = start
         self._waiting: list[tuple[OutRecord, StoredCell, bytes]] = []
         """Records as they must be, of cells behind the last one that was compared."""
         self._in_partition, self._in_log = ShardDigest(), ShardDigest()
@@ -144,6 +148,8 @@ class ShardComparison:
         added_id = added_id_of(headers.items())
         if added_id is None:
             return self._differ(self._location, f"the record at offset {message.offset()} has no header added_id: something else wrote it")
+        if added_id < self._start:
+            return True
         wanted = self._wanted(added_id)
         if wanted is None:
             return self._differ(added_id, f"the partition holds cell {added_id}, which the log does not show behind cell {self._location - 1}")

@@ -1,10 +1,10 @@
 """Fetch (key 1), versions 4–17.
 
 Long poll: answers when ``min_bytes`` are there, when a partition has an error, or after ``max_wait``. Batches may begin before the asked-for offset
-(blocks lie on fixed boundaries; clients skip). At the end of the log it waits; beyond it, or before its start, the partition's answer is
-OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. The session id in the answer is always 0 ("no session"), which every
-client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping them. From version
-13 on topics are named by id.
+(blocks lie on fixed boundaries; clients skip). At the end of the log it waits; beyond it, or before its start (what was trimmed, also while it was being
+read), the partition's answer is OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. The session id in the answer is always 0
+("no session"), which every client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping
+them. From version 13 on topics are named by id.
 
 After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of cells. Of a topic ``@latest`` a read that begins is shown
 what is newest up to now, then every cell (:mod:`bridge.gateway.newest`).
@@ -29,7 +29,7 @@ from bridge.gateway.newest import Reader
 from bridge.gateway.protocol import RequestHead, frame_parts
 from bridge.gateway.topics import LATEST, Topic
 from store.engines.contract import Head
-from store.errors import Unavailable
+from store.errors import Trimmed, Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
 KEY: Final = 1
@@ -144,13 +144,23 @@ async def _read(
             if left > bytes_max and (following := next(ahead, None)) is not None:
                 context.blocks.begin(*following)
             try:
-                batches = await _batches(context, wanted.topic, wanted, head, live_from, bytes_max, until_s)
-            except Unavailable as away:
+                try:
+                    batches = await _batches(context, wanted.topic, wanted, head, live_from, bytes_max, until_s)
+                except Trimmed:
+                    await context.heads.refresh()  # it was trimmed meanwhile: below the offset that is asked for, or beyond it
+                    head = context.heads[wanted.partition]
+                    if wanted.offset >= head.log_start:
+                        batches = await _batches(context, wanted.topic, wanted, head, live_from, bytes_max, until_s)
+            except (Unavailable, Trimmed) as away:
                 # Its cluster is away: the others' partitions go on. Every client knows this error as one to try again after.
                 _log.warning("partition %d cannot be read just now: %s", wanted.partition, away)
                 answers.append(_Answer(ErrorCode.not_leader_or_follower, -1, -1, ()))
                 failed = True
                 continue
+        if wanted.offset < head.log_start:
+            answers.append(_Answer(ErrorCode.offset_out_of_range, -1, -1, ()))
+            failed = True
+            continue
         size = sum(len(batch.data) for batch in batches)
         found_bytes += size
         left -= size

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
+from store.errors import Trimmed
 
 KEY: Final = 2
 VERSIONS: Final = (1, 10)
@@ -34,7 +35,11 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
                 error = ErrorCode.topic_authorization_failed
             if error is ErrorCode.none:
                 error = context.epoch_error(each.partition_index, getattr(each, "current_leader_epoch", -1))
-            answers.append(await _partition(context, each.partition_index, each.timestamp, error))
+            try:
+                answers.append(await _partition(context, each.partition_index, each.timestamp, error))
+            except Trimmed:
+                await context.heads.refresh()  # the place was found, and trimmed before its cell was read: the log starts behind it now
+                answers.append(await _partition(context, each.partition_index, each.timestamp, error))
         topics.append({"name": topic.name, "partitions": answers})
     return {"throttle_time": 0, "topics": topics}
 

@@ -6,6 +6,9 @@ however many consumers follow.
 
 A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover all of its offsets, also where the topic's view shows no
 cell, so every reader comes to the end of the log. Topics whose records are the same (``Topic.content``) have their blocks together.
+
+When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and the block in which it starts is encoded from there on. What
+was being read at that moment may fail with Trimmed: whoever wanted it looks at the log's start again.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ class Blocks:
         self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._ends: dict[tuple[str, int], Block] = {}
         self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
+        self._starts: dict[int, int] = {}
+        """Where the logs of shards that were trimmed start."""
         self._begun_ahead: set[asyncio.Task[Block]] = set()
         """The event loop keeps only weak references to its tasks."""
         self.kept_bytes = 0
@@ -92,12 +97,20 @@ class Blocks:
                 offset = batch.end
         return taken
 
+    def trim(self, shard: int, log_start: int) -> None:
+        """The shard's log starts there: what is kept from below is dropped."""
+        self._starts[shard] = log_start
+        for key in [key for key, block in self._full.items() if key[1] == shard and block[0].start < log_start]:
+            self.kept_bytes -= _size(self._full.pop(key))
+        for end in [end for end, segments in self._ends.items() if end[1] == shard and segments[0].start < log_start]:
+            del self._ends[end]
+
     def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
         if start >= _boundary(watermark) or (topic.content, shard, start // BLOCK_CELLS) in self._full:
             return
-        if (topic.content, shard, start, start + BLOCK_CELLS) not in self._under_way:
+        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS) not in self._under_way:
             begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, leader_epoch))
             self._begun_ahead.add(begun)
             begun.add_done_callback(self._begun_ahead.discard)
@@ -111,8 +124,8 @@ class Blocks:
             self._full.move_to_end(key)
             return block
         start = number * BLOCK_CELLS
-        block = await self._encode_once(topic, shard, start, start + BLOCK_CELLS, leader_epoch)
-        if key not in self._full:
+        block = await self._encode_once(topic, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, leader_epoch)
+        if key not in self._full and block[0].start >= self._starts.get(shard, 0):
             self._full[key] = block
             self.kept_bytes += _size(block)
             end = self._ends.get(key[:2])
@@ -138,6 +151,8 @@ class Blocks:
     def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
         """The kept segments that go on to the watermark from ``offset`` or before it, and where they end: from there on it is to be encoded."""
         segments = self._ends.get(key, [])
+        if segments and segments[0].start < self._starts.get(key[1], 0):
+            segments = []  # they were being encoded while the log was trimmed
         if segments and _boundary(watermark) <= segments[0].start <= offset <= segments[-1].end:
             return segments, segments[-1].end
         # The first look at this open block, or one from before what was kept: all of it from here on is one new piece.

@@ -16,11 +16,13 @@ from store.limits import ADDED_ID_MAX
 
 
 class LogHeads:
-    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9)."""
+    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9). ``on_trim`` is told a shard's log start when it has
+    risen."""
 
-    def __init__(self, engine: Engine, executor: Executor) -> None:
+    def __init__(self, engine: Engine, executor: Executor, on_trim: Callable[[int, int], None] = lambda _shard, _log_start: None) -> None:
         self._engine = engine
         self._executor = executor
+        self._on_trim = on_trim
         self._heads: dict[int, Head] = {}
         self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
         self._reading: asyncio.Future[dict[int, Head]] | None = None
@@ -89,6 +91,8 @@ class LogHeads:
             if known == head or (known is not None and head.watermark < known.watermark):
                 continue
             self._heads[shard] = head
+            if head.log_start > (known.log_start if known is not None else 0):
+                self._on_trim(shard, head.log_start)
             if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:
                 for future in self._waiting[shard]:
                     if not future.done():

@@ -116,8 +116,8 @@ class Gateway:
         config, engine = self._config, self._datastore.engine
         topics = _topics(self._datastore, config)
         registry = _registry(self._datastore, config, topics)
-        heads = LogHeads(engine, self._executor)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max)
+        heads = LogHeads(engine, self._executor, blocks.trim)
         await heads.refresh()
         for each in self._listeners:
             await self._bind(each)

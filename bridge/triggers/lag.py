@@ -28,7 +28,7 @@ from bridge.triggers.reasons import NOBODY, Told, reason, waits_because, workers
 from bridge.triggers.start import settled_start
 from store.datastore import Datastore
 from store.engines.contract import LogRange, StateEntry
-from store.errors import Unavailable
+from store.errors import Trimmed, Unavailable
 
 _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""
@@ -179,7 +179,11 @@ class LagReader:
         unknown = unknown[:looks_max]
         for start in range(0, len(unknown), _CELLS_IN_A_READ):
             some = unknown[start : start + _CELLS_IN_A_READ]
-            for shard, cells in zip(some, self._datastore.engine.scan_many([LogRange(shard, first[shard], 1) for shard in some]), strict=True):
+            try:
+                read = self._datastore.engine.scan_many([LogRange(shard, first[shard], 1) for shard in some])
+            except Trimmed:
+                continue  # since the heads were looked at: the next look finds the new start
+            for shard, cells in zip(some, read, strict=True):
                 for cell in cells:
                     self._seen[(group, shard)] = first[shard], cell.created_at_us
                     ages[shard] = max(0.0, (now_us - cell.created_at_us) / 1e6)

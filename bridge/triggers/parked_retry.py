@@ -22,6 +22,7 @@ from bridge.triggers.retry import ProcessEnded
 from bridge.triggers.tries import ShardTries
 from store.cells import StoredCell
 from store.datastore import Datastore
+from store.errors import Trimmed
 
 _ONE_TRY: Final = 1
 
@@ -103,7 +104,10 @@ class ParkedRetry:
         return self._attempts.run([stored], on_record=True, suspect=cell.ended > 0, tries_max=None if cell.held else _ONE_TRY)
 
     def _stored(self, cell: ParkedCell) -> StoredCell | None:
-        found = self._store.engine.scan(cell.partition, cell.added_id, 1)
+        try:
+            found = self._store.engine.scan(cell.partition, cell.added_id, 1)
+        except Trimmed:
+            return None  # by somebody who was told of it and did not mind: it stays parked, with this for its error, until it is skipped
         if not found or found[0].added_id != cell.added_id or found[0].row_key != UUID(cell.row_key).bytes:
             return None
         return found[0]

@@ -77,7 +77,8 @@ class StartOfGroup:
             check_shard(shard, datastore.shards)
 
     def locations(self) -> list[int]:
-        """By shard, where the group began or begins; settles it when nobody has. Raises Unavailable, InvalidLocation for locations beyond a shard's end."""
+        """By shard, where the group began or begins; settles it when nobody has. Raises Unavailable, InvalidLocation for given locations that a shard's
+        log has not."""
         if self._locations is None:
             self._locations = self._settled() or self._settle()
         return self._locations
@@ -114,7 +115,9 @@ class StartOfGroup:
         for shard, location in given.items():
             if location > heads[shard].watermark:
                 raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} ends at {heads[shard].watermark}")
-        return "given", [max(given.get(shard, 0), heads[shard].log_start) for shard in shards]
+            if location < heads[shard].log_start:
+                raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} was trimmed below {heads[shard].log_start}")
+        return "given", [given.get(shard, heads[shard].log_start) for shard in shards]
 
 
 def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None:

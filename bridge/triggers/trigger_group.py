@@ -7,8 +7,8 @@ A worker that is killed stops renewing its lease; once that has run out the othe
 finds its claims void when it wakes up, before it runs another cell, and drops them.
 
 While coordination is away, nobody joins, leaves or takes over, and every worker goes on with the shards that it has. A group whose offsets were lost stands
-still and says why, see ``foothold.py``; so does one that was paused or is being reset, see ``control.py``. What becomes of each shard is told to other
-processes, see ``progress_records.py``.
+still and says why, see ``foothold.py``; so does one that was paused or is being reset, see ``control.py``, and a shard of which cells were trimmed that
+the group had not come to. What becomes of each shard is told to other processes, see ``progress_records.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bridge.triggers.standing import Standing
 from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
-from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
 
 _log = logging.getLogger("cellfeed.triggers")
 
@@ -262,11 +262,20 @@ class TriggerGroup:
             if isinstance(error, StaleWriter):
                 _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
                 del self._runs[shard]
+            elif isinstance(error, Trimmed):
+                self._tell_trimmed(shard, error)
             elif isinstance(error, CellfeedError):
                 self._runs[shard].progress.because = f"waiting: {error}"
                 _log.warning("shard %d of %s waits: %s", shard, self._trigger.group, error)
             elif error is not None:
                 raise error
+
+    def _tell_trimmed(self, shard: int, error: Trimmed) -> None:
+        """Cells were trimmed that the group had not come to. Only somebody who knows what it was for can say where it goes on: nothing is skipped by itself."""
+        because = f"stands still: {error}: cellfeed triggers reset {self._trigger.group} --to earliest"
+        if self._runs[shard].progress.because != because:
+            self._runs[shard].progress.because = because
+            _log.error("shard %d of %s %s", shard, self._trigger.group, because)
 
     def _release_stopped(self) -> None:
         for shard, run in list(self._runs.items()):

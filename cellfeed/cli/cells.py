@@ -17,6 +17,7 @@ from cellfeed.loading.records import FileFormat, size_of
 from store import json_body
 from store.engines.contract import Replica
 from store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
+from store.sharding import check_shard
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
 ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BASE.")]
@@ -73,7 +74,9 @@ def get(
 
 def scan(
     shard: Annotated[int, typer.Argument(help="Shard number.")],
-    location: Annotated[str, typer.Argument(help="The next added_id to read, or a timestamp with a time zone.")] = "0",
+    location: Annotated[
+        str | None, typer.Argument(help="The next added_id to read, or a timestamp with a time zone; the start of the log when left out.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Cells at most.")] = 100,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     url: UrlOption = None,
@@ -81,8 +84,9 @@ def scan(
     as_json: JsonOption = False,
 ) -> None:
     """Read a shard's log from a location on."""
-    at: int | datetime = _location(location)
+    given = _location(location) if location is not None else None
     with client_of(run_dir, url, datastore) as client:
+        at: int | datetime = given if given is not None else client.heads()[check_shard(shard, client.shards)].log_start
         while limit > 0:
             piece = client.get_cells_for_shard(shard, at, min(limit, 1000))
             for cell in piece.cells:
@@ -108,7 +112,7 @@ def tail(
     deadline_s = time.monotonic() + seconds if seconds is not None else None
     with client_of(run_dir, url, datastore) as client:
         heads = client.heads()
-        locations: dict[int, int | datetime] = {number: max(0, heads[number].watermark - last) for number in shard or heads}
+        locations: dict[int, int | datetime] = {number: max(heads[number].log_start, heads[number].watermark - last) for number in shard or heads}
         try:
             while deadline_s is None or time.monotonic() < deadline_s:
                 found = False

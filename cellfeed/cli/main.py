@@ -26,6 +26,7 @@ from cellfeed.cli import (
     status,
     trigger_control,
     triggers,
+    trim,
     verify,
     warehouse,
 )
@@ -48,6 +49,7 @@ app.command()(cells.get)
 app.command()(cells.scan)
 app.command()(cells.tail)
 app.command()(verify.verify)
+app.command()(trim.trim)
 triggers.app.command()(trigger_control.pause)
 triggers.app.command()(trigger_control.resume)
 triggers.app.command()(trigger_control.reset)

@@ -124,7 +124,7 @@ def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Dat
         triggers |= set(reader.groups())
         told.triggers = [reader.read(group) for group in sorted(triggers)]
         told.gateways = _gateways(datastore, coordinator)
-        told.groups = _lags(coordinator, datastore, triggers, {shard: head.watermark for shard, head in told.heads.items()})
+        told.groups = _lags(coordinator, datastore, triggers, told.heads)
     except Unavailable as error:
         told.groups, told.coordination_away = [], str(error)
 
@@ -148,7 +148,9 @@ def _print_storage(told: _Told, datastore: str) -> None:
     else:
         cells = sum(head.watermark - head.log_start for head in told.heads.values())
         watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in told.heads.items())
-        console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}", highlight=False)
+        trimmed = " ".join(f"{shard}:{head.log_start}" for shard, head in told.heads.items() if head.log_start)
+        starts = f"; trimmed logs begin at {trimmed}" if trimmed else ""
+        console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}{starts}", highlight=False)
     for cluster in told.clusters:
         console.print(cluster_line(cluster), highlight=False)
 
@@ -205,14 +207,14 @@ def _gateways(datastore: Datastore, coordinator: Coordinator) -> list[GatewayAmo
     ]
 
 
-def _lags(coordinator: Offsets, datastore: Datastore, triggers: set[str], watermarks: dict[int, int]) -> list[GroupLag]:
+def _lags(coordinator: Offsets, datastore: Datastore, triggers: set[str], heads: dict[int, Head]) -> list[GroupLag]:
     lags = []
     parked = ParkedCells(datastore.state)
     for group in sorted({*coordinator.groups(), *triggers}):
         offsets = coordinator.fetch_offsets(group)
         for topic in sorted({topic for topic, _ in offsets} or {datastore.name}):
             committed = {partition: offset.offset for (name, partition), offset in offsets.items() if name == topic}
-            behind = sum(max(0, watermark - committed.get(shard, 0)) for shard, watermark in watermarks.items())
+            behind = sum(max(0, head.watermark - max(committed.get(shard, 0), head.log_start)) for shard, head in heads.items())
             stopped = parked.stopped_because(group)
             if group in triggers and (lost := lost_offsets(datastore.state, coordinator, group, topic)):
                 stopped = f"{lost}; {choices(group)}"

@@ -21,7 +21,7 @@ from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica,
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable
-from store.limits import ADDED_ID_MAX
+from store.limits import ADDED_ID_MAX, TRIM_STEP_CELLS
 from store.sharding import shard_of
 
 T = TypeVar("T")
@@ -86,6 +86,15 @@ class FailingMaster:
             if not self._to_lose:
                 self._die()
             return answers
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        self.check_master()
+        return self._minion.trim_limits(shards)
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
+        with self._lock:
+            self.check_master()
+            return self._minion.trim(shard, below, cells_max)
 
     def _doomed(self, cells: Sequence[NewCell]) -> list[Triple]:
         """The last ones that are new, as many as are still to be lost."""

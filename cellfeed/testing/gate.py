@@ -16,6 +16,7 @@ from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica,
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import Unavailable
+from store.limits import TRIM_STEP_CELLS
 
 
 class WorkerKilled(BaseException):
@@ -138,6 +139,14 @@ class GatedEngine:
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         self._gate.pass_through()
         return self._engine.heads(shards)
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        self._gate.pass_through()
+        return self._engine.trim_limits(shards)
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
+        self._gate.pass_through()
+        return self._engine.trim(shard, below, cells_max)
 
     @property
     def indexes(self) -> IndexStore:

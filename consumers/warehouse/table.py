@@ -98,15 +98,19 @@ class WarehouseTable:
             for commit in self.commits(number):
                 yield from self._rows_of(commit)
 
-    def digests(self, until: Mapping[int, int] | None = None) -> dict[int, ShardDigest]:
-        """The digest of each shard, of the cells with ``added_id < until[shard]`` where given (0 for a shard left out), else of all."""
+    def digests(self, until: Mapping[int, int] | None = None, begin: Mapping[int, int] | None = None) -> dict[int, ShardDigest]:
+        """The digest of each shard, of the cells with ``added_id < until[shard]`` where given (0 for a shard left out), else of all; and of none below
+        ``begin[shard]``."""
         digests: dict[int, ShardDigest] = {}
         for shard in self.shards() if until is None else sorted(until):
             digest = digests[shard] = ShardDigest()
             end = None if until is None else until[shard]
+            first = (begin or {}).get(shard, 0)
             for row in self.rows(shard):
                 if end is not None and row.added_id >= end:
                     break
+                if row.added_id < first:
+                    continue
                 digest.add(row.added_id, row.row_key, row.column_name, row.ref_key, row.body_json)
         return digests
 

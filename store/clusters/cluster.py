@@ -66,6 +66,7 @@ class Cluster:
         self._role: Role | None = None
         self._turns = itertools.count()
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
+        self._starts: dict[int, int] = {}
         for node in nodes:
             node.on_role = self._heard
 
@@ -217,8 +218,13 @@ class Cluster:
                 )
                 held = [view.heads[shard].next_added_id for view in (minions if by_minions else [master] if master else minions) if shard in view.heads]
                 self._shown[shard] = watermark = max(self._shown[shard], *held) if held else self._shown[shard]
+                # A read may go to any of them: where one has trimmed, cells may be missing. As the watermark it never falls in a process.
+                starts = [view.heads[shard].log_start for view in following.values() if shard in view.heads]
+                self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
                 found[shard] = newest_head._replace(
-                    watermark=watermark, next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX
+                    log_start=min(log_start, watermark),
+                    watermark=watermark,
+                    next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX,
                 )
         return found
 
@@ -228,6 +234,28 @@ class Cluster:
         names = [name for name in self.nodes if name != role.master] if role.minions else [role.master]
         following = [view for name in names if (view := views.get(name)) is not None and view.role is not None and view.role.epoch == role.epoch]
         return {shard: max((view.heads[shard].next_added_id for view in following if shard in view.heads), default=0) for shard in self.shards}
+
+    def trim_limits(self) -> dict[int, int]:
+        """Per shard the id below which every node has all cells, and which was shown. Raises StorageUnavailable when one of the nodes has not told: a minion
+        that lags or sleeps may be promoted, and must not come to a log that it lacks the front of."""
+        heads = self.heads()
+        role, views = self.role(), self._views()
+        for name in {role.master, *role.minions}:
+            view = views.get(name)
+            if view is None or view.role is None or view.role.epoch != role.epoch:
+                why_not = self.nodes[name].why_not if name in self.nodes else "the configuration does not name it"
+                raise StorageUnavailable(
+                    f"cluster {self.name}: nothing trimmed: node {name} has not told what it has ({why_not or 'it does not follow the master'}); "
+                    "trim when it is back, or has been given up"
+                )
+        members = [views[name] for name in {role.master, *role.minions}]
+        return {
+            shard: min(heads[shard].watermark, *(view.heads[shard].next_added_id if shard in view.heads else 0 for view in members)) for shard in self.shards
+        }
+
+    def trim(self, shard: int, below: int, cells_max: int) -> int:
+        """A step of a trim on the master, under the role's epoch; see the engine's."""
+        return self.write(lambda engine, role: engine.trim(shard, below, cells_max, WriteTerms(role.epoch, role.semi_sync)))
 
     def close(self) -> None:
         for node in self.nodes.values():

@@ -7,7 +7,7 @@ away holds up nobody else's puts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
@@ -19,8 +19,14 @@ from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
 from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.log_start import check_trim
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
+from store.limits import TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
+
+UNBUFFERED_S: Final = 60
+"""A cell is buffered by one master's clock and written by another's, in seconds by which they may differ: a trim leaves the cells of so long before the oldest
+that is still buffered."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -133,6 +139,36 @@ class ClusteredEngine:
 
     def _put(self, cluster: Cluster, cells: Sequence[NewCell]) -> list[PutResult]:
         return self._buffered.put(cluster, cells) if self._buffered else cluster.put(cells)
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        """As the contract's, and at most up to the cells of ``UNBUFFERED_S`` before the oldest that another cluster still buffers: the drain puts what is
+        buffered again, and must find it stored rather than store it a second time."""
+        limits: dict[int, int] = {}
+        for shard in shards:
+            cluster = self._cluster_of[check_shard(shard, self._shards)]
+            if shard not in limits:
+                limits.update(cluster.trim_limits())
+        oldest_us = {name: self._oldest_buffered_us(name) for name in {self._cluster_of[shard].name for shard in shards}}
+        for shard in shards:
+            if (at_us := oldest_us[self._cluster_of[shard].name]) is not None:
+                limits[shard] = min(limits[shard], self.locate(shard, at_us - UNBUFFERED_S * 1_000_000))
+        return {shard: limits[shard] for shard in shards}
+
+    def _oldest_buffered_us(self, owner: str) -> int | None:
+        """When the oldest cell was buffered that waits elsewhere for that cluster, microseconds; None when none does. Raises StorageUnavailable."""
+        oldest = []
+        for name, counts in self.drain.counts().items():
+            if name == owner:
+                continue
+            if isinstance(counts, str):
+                raise StorageUnavailable(f"nothing trimmed: cluster {name} cannot tell what it buffers for {owner}: {counts}")
+            oldest += [each.oldest_at_us for each in counts if each.owner == owner and each.cells]
+        return min(oldest, default=None)
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
+        limit = self.trim_limits([shard])[shard]
+        check_trim(shard, below, limit)
+        return self._cluster_of[shard].trim(shard, below, cells_max)
 
     def _shard_of(self, cell: NewCell) -> int:
         return shard_of(cell.row_key, self._shards)

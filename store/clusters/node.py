@@ -21,6 +21,7 @@ from store.engines.contract import Engine, Head, Look, WriteTerms
 from store.engines.dictionary_contract import DictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
+from store.limits import TRIM_STEP_CELLS
 
 WATCH_TIMEOUT_S: Final = 1.0
 """Longest wait of the watcher for one answer, in seconds."""
@@ -41,9 +42,11 @@ T = TypeVar("T")
 
 
 class NodeEngine(Engine, Protocol):
-    """The engine of one node. A put under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards' own."""
+    """The engine of one node. A put, or a trim, under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards' own."""
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int: ...
 
     def look(self, state_key: str, seen: int | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""

@@ -108,16 +108,17 @@ def _age_s(master: StorageNode, lag: Mapping[int, int], replicated: Mapping[int,
 
 
 def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStanding]:
-    cells = {name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
-    most = max(cells.values(), default=0)
+    ends = {name: sum(head.next_added_id for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
+    trimmed = {name: sum(head.log_start for head in node.view.heads.values()) if node.view else 0 for name, node in cluster.nodes.items()}
+    most = max(ends.values(), default=0)
     return [
         NodeStanding(
             name,
             _role_of(node, role),
             node.why_not is None,
             "open" if node.breaker.is_open else "closed",
-            cells[name],
-            most - cells[name],
+            ends[name] - trimmed[name],
+            most - ends[name],
             node.why_not,
         )
         for name, node in cluster.nodes.items()

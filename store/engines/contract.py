@@ -12,6 +12,7 @@ Writing
         After a failure no id is used up and the engine goes on.
 Reading
     E7  ``scan`` (``scan_many``) returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
+        From a location below the log start it raises Trimmed: nothing is skipped silently.
     E8  ``heads`` tells every shard's log start, watermark, next added_id and leader epoch from one consistent look.
     E9  ``locate`` finds the first added_id at or after a moment (the end of the log when there is none).
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
@@ -20,6 +21,11 @@ Reading
     E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
     E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`store.engines.dictionary_contract`.
+Trimming
+    E15 ``trim`` raises a shard's log start and deletes the cells below it, in one transaction a step, so at every moment the log is there from its start on,
+        without a gap. The start never falls; ids do not move, and ``next_added_id``, epochs and ``created_at`` go on as if nothing had been trimmed, also in a
+        log that is empty then. What was trimmed is gone for ``get``, ``latest`` and ``row`` as well, and **its triple may be put anew, as a new cell with a new
+        id**: E3 holds for the cells that the log has. Nothing at or above ``trim_limits`` is trimmed.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
@@ -36,6 +42,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
+from store.limits import TRIM_STEP_CELLS
 
 if TYPE_CHECKING:
     from store.engines.dictionary_contract import DictionaryStore
@@ -78,8 +85,8 @@ class StateEntry:
 
 
 class WriteTerms(NamedTuple):
-    """What a put relies on: the leader epoch of its shards, and whether a commit must wait for a minion. A server that is restarted forgets the latter, so it
-    is asked in each transaction, and set right before the first commit."""
+    """What a put, or a trim, relies on: the leader epoch of its shards, and whether a commit must wait for a minion. A server that is restarted forgets the
+    latter, so it is asked in each transaction, and set right before the first commit."""
 
     leader_epoch: int
     semi_sync: bool = False
@@ -176,6 +183,16 @@ class Engine(Protocol):
     def locate(self, shard: int, created_at_us: int) -> int: ...
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]: ...
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        """By shard the id from which on nothing may be trimmed now: at most the watermark, and what every minion has. Raises StorageUnavailable while that is
+        not known."""
+        ...
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
+        """One step of a trim below added_id ``below``: deletes the first cells of the log, at most ``cells_max``, and returns where it starts then. Raises
+        InvalidLocation beyond the limit, StorageUnavailable when nothing was done, OutcomeUnknown when that is not known: then it is repeated. E15."""
+        ...
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         """``(leader epoch, first added_id written under it)``, ascending."""

@@ -19,6 +19,7 @@ from store.clusters.buffer_table import BufferTable
 from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
+from store.engines.log_start import check_scan
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query, query_all
@@ -27,8 +28,9 @@ from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import Encode, PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from store.engines.mysql_trim import TrimStatements
+from store.errors import DataDamaged, Trimmed
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
 _SCAN_STEP: Final = 2_000
@@ -101,6 +103,7 @@ class MySqlEngine:
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find, single_node=True)
+        self._trim = TrimStatements(self._server, self._meta, self._database, self._put)
 
     @property
     def datastore(self) -> str:
@@ -174,7 +177,14 @@ class MySqlEngine:
         scanned_bytes = 0
         with self._server.connection() as connection:
             while len(cells) < limit:
-                step = self._scan_step(connection, shard, cells[-1].added_id + 1 if cells else location, min(_SCAN_STEP, limit - len(cells)))
+                begin = cells[-1].added_id + 1 if cells else location
+                step = self._scan_step(connection, shard, begin, min(_SCAN_STEP, limit - len(cells)))
+                try:
+                    check_scan(shard, begin, step, lambda: self._log_start(connection, shard))
+                except Trimmed:
+                    if cells:
+                        return cells  # they were there when they were read; whoever goes on behind them is told
+                    raise
                 for cell in step:
                     scanned_bytes += len(cell.body)
                     if scanned_bytes > SCAN_BYTES_MAX and cells:
@@ -214,11 +224,9 @@ class MySqlEngine:
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
+        counter = f"SELECT log_start, next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}"
         with self._server.connection() as connection:
-            [(low, high)] = [
-                (int(start), int(end))
-                for start, end in query(connection, f"SELECT log_start, next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}")
-            ]
+            [(low, high)] = [(int(start), int(end)) for start, end in query(connection, counter)]
             # created_at never goes back within a shard (E4): a binary search by id needs no index on it.
             while low < high:
                 middle = (low + high) // 2
@@ -228,7 +236,8 @@ class MySqlEngine:
                     high = middle
                 else:
                     low = int(rows[0][0]) + 1
-        return low
+            # What was trimmed away during the search was below the place looked for, or was it: then the log begins behind it now.
+            return max(low, self._log_start(connection, shard))
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         wanted = "" if shards is None else f" WHERE shard IN ({','.join(str(check_shard(shard, self._shards)) for shard in shards)})"
@@ -247,6 +256,13 @@ class MySqlEngine:
         heads = _heads(joined)
         # From the same rows, not from another look at them: what changes in between is found by the next look.
         return Look(entry, sum(head.next_added_id + head.log_start + head.leader_epoch * _EPOCH_WEIGHT for head in heads.values()), heads)
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        return {shard: head.watermark for shard, head in self.heads(shards).items()}
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int:
+        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
+        return self._trim.run(check_shard(shard, self._shards), below, cells_max, terms)
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
@@ -323,7 +339,16 @@ class MySqlEngine:
         with self._server.connection() as connection:
             for index, frame in query(connection, " UNION ALL ".join(selects)):
                 frames[int(index)].append(frame)
-        return {index: _within_scan_bytes(sorted(_unframe(b"".join(found)), key=_added_id)) for index, found in frames.items()}
+            cells = {index: sorted(_unframe(b"".join(found)), key=_added_id) for index, found in frames.items()}
+            for index, found in cells.items():
+                shard, location, limit = ranges[index]
+                if limit > 0:
+                    check_scan(shard, location, found, lambda shard=shard: self._log_start(connection, shard))  # type: ignore[misc]
+        return {index: _within_scan_bytes(found) for index, found in cells.items()}
+
+    def _log_start(self, connection: Connection[Any], shard: int) -> int:
+        [(start,)] = query(connection, f"SELECT log_start FROM {self._meta}.shard_counter WHERE shard = {shard}")
+        return int(start)
 
 
 _added_id = itemgetter(0)

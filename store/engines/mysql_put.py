@@ -32,8 +32,8 @@ from store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
 
-_ATTEMPTS_MAX: Final = 3
-_PAUSE_S: Final = 0.01
+ATTEMPTS_MAX: Final = 3
+PAUSE_S: Final = 0.01
 """A transaction that gave way to another one is run again, after a random pause of at most so many seconds a time: longer than the other takes to commit."""
 
 _PIECE_CELLS: Final = 1_000
@@ -55,7 +55,9 @@ class _New(NamedTuple):
 
 
 @dataclass
-class _Counter:
+class Counter:
+    """A locked counter: its next added_id as it was, and as this transaction moves it."""
+
     first: int
     next_added_id: int
     created_at_us: int
@@ -81,14 +83,14 @@ class PutStatements:
             self._columns_seen.clear()
             self._columns_epoch = terms.leader_epoch
         new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+        for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 results = self._run_once(cells, shards, encoding(), terms, new_columns)
                 break
             except StorageUnavailable as error:
-                if attempt == _ATTEMPTS_MAX or not worth_another_try(error):
+                if attempt == ATTEMPTS_MAX or not worth_another_try(error):
                     raise
-                time.sleep(uniform(0, _PAUSE_S * attempt))
+                time.sleep(uniform(0, PAUSE_S * attempt))
         self._columns_seen.update(new_columns)
         failpoint("mysql.put.after_commit")
         return results
@@ -116,7 +118,7 @@ class PutStatements:
         look_up: bool,
     ) -> list[PutResult] | None:
         """None when the unique key complained and everything was rolled back."""
-        counters = self._lock_counters(connection, sorted(set(shards)), terms)
+        counters = self.lock_counters(connection, sorted(set(shards)), terms)
         known = self._known(connection, cells, shards) if look_up else [None] * len(cells)
         failpoint("mysql.put.before_insert")
         results, new = _give_ids(cells, shards, counters, known)
@@ -130,7 +132,7 @@ class PutStatements:
         return results if self._write(connection, new, counters, encode, last) else None
 
     def _write(
-        self, connection: Connection[Any], new: Mapping[int, Sequence[_New]], counters: Mapping[int, _Counter], encode: Encode, last: Sequence[str]
+        self, connection: Connection[Any], new: Mapping[int, Sequence[_New]], counters: Mapping[int, Counter], encode: Encode, last: Sequence[str]
     ) -> bool:
         """Inserts the cells, runs the last statements and commits. False when the unique key complained and everything was rolled back."""
         pieces = _pieces(new)
@@ -157,7 +159,9 @@ class PutStatements:
     def _now_us(self) -> str:
         return str(self._clock_us()) if self._clock_us else "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)"
 
-    def _lock_counters(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, _Counter]:
+    def lock_counters(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, Counter]:
+        """Begins the transaction, and locks and reads the counters of shards (ascending). Raises StorageUnavailable, StaleWriter (both: nothing written, the
+        transaction has ended) where the server does not hold them, takes no writes, or is under another leader epoch than that of the terms."""
         numbers = ",".join(map(str, shards))
         semi_sync = "@@GLOBAL.rpl_semi_sync_master_enabled + 0" if terms is not None and terms.semi_sync else "1"
         moment_us = f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()})"
@@ -175,19 +179,19 @@ class PutStatements:
                 raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
             if terms is not None and int(epoch) != terms.leader_epoch:
                 query(connection, "ROLLBACK")
-                told = f"shard {int(shard)} is in leader epoch {int(epoch)}, the put came with {terms.leader_epoch}"
+                told = f"shard {int(shard)} is in leader epoch {int(epoch)}, the write came with {terms.leader_epoch}"
                 raise StaleWriter(f"{self._server}: nothing written: {told}")
             if not int(waits_for_minion):
                 query(connection, "ROLLBACK")
                 wait_for_minions(connection)
-                return self._lock_counters(connection, shards, terms)
-            counters[int(shard)] = _Counter(int(first), int(first), int(created_at_us))
+                return self.lock_counters(connection, shards, terms)
+            counters[int(shard)] = Counter(int(first), int(first), int(created_at_us))
         if missing := set(shards) - set(counters):
             query(connection, "ROLLBACK")
             raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
         return counters
 
-    def _inserts(self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, _Counter], encode: Encode) -> list[str]:
+    def _inserts(self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, Counter], encode: Encode) -> list[str]:
         bodies = iter(encode([each.cell for cells in new.values() for each in cells]))
         moments = _moments(counters)
         head = "(added_id,row_key,column_name,ref_key,body,created_at)"
@@ -201,7 +205,7 @@ class PutStatements:
             statements += [f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(part)}" for part in parts(values)]
         return statements
 
-    def _update(self, counters: Mapping[int, _Counter]) -> str:
+    def _update(self, counters: Mapping[int, Counter]) -> str:
         moved = {shard: counter for shard, counter in counters.items() if counter.next_added_id > counter.first}
         ids = "".join(f" WHEN {shard} THEN {counter.next_added_id}" for shard, counter in moved.items())
         moment_of = _moments(moved)
@@ -227,7 +231,7 @@ class PutStatements:
 
 
 def _give_ids(
-    cells: Sequence[NewCell], shards: Sequence[int], counters: Mapping[int, _Counter], known: Sequence[PutResult | int | None]
+    cells: Sequence[NewCell], shards: Sequence[int], counters: Mapping[int, Counter], known: Sequence[PutResult | int | None]
 ) -> tuple[list[PutResult], dict[int, list[_New]]]:
     """What each cell comes to, and by shard those that are to be written, in the order of their ids. Moves the counters."""
     results: list[PutResult] = []
@@ -258,7 +262,7 @@ def _pieces(new: Mapping[int, Sequence[_New]]) -> list[dict[int, Sequence[_New]]
     return pieces
 
 
-def _moments(counters: Mapping[int, _Counter]) -> dict[int, str]:
+def _moments(counters: Mapping[int, Counter]) -> dict[int, str]:
     """The literal of each moment: mostly one for all shards."""
     return {at_us: sql_moment(at_us) for at_us in {counter.created_at_us for counter in counters.values()}}
 

@@ -4,7 +4,8 @@ SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock be
 the shard counters (E2), and it holds between processes too.
 
 Crash points of a put: before the commit nothing of it is there, and the counter is where it was; the commit is one synced append to the WAL, so after
-it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id).
+it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a step of a trim
+likewise: before its commit the log is as it was, after it the log starts where the counter says; a trim that is run again goes on there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
 from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.dictionary_contract import DictionariesOfPuts
+from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile, connect
@@ -29,10 +31,11 @@ from store.engines.sqlite_index import SqliteIndexes
 from store.engines.sqlite_state import SqliteState
 from store.errors import ProtectData
 from store.failpoints import declare, failpoint
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shards_of
 
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
+declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 
 SCHEMA_VERSION: Final = 2
 """1: no dictionaries. A file of that version gets their tables when it is opened; a program of that version refuses it from then on."""
@@ -143,17 +146,9 @@ class SqliteEngine:
         check_shard(shard, self._shards)
         sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
         bounds = (_position(shard, location), _position(shard, ADDED_ID_MAX), limit)
-        cells: list[StoredCell] = []
-        scanned_bytes = 0
         with self._file.read() as connection:
-            cursor = connection.execute(sql, bounds)
-            while rows := cursor.fetchmany(_SCAN_STEP):
-                for row in map(StoredCell._make, rows):
-                    scanned_bytes += len(row.body)
-                    if scanned_bytes > SCAN_BYTES_MAX and cells:
-                        cursor.close()
-                        return cells
-                    cells.append(row)
+            cells = _within_scan_bytes(connection.execute(sql, bounds))
+            check_scan(shard, location, cells, lambda: _log_start(connection, shard))
         return cells
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
@@ -194,6 +189,25 @@ class SqliteEngine:
             else:
                 rows = [connection.execute(f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)).fetchone() for shard in shards]
         return {shard: Head(*ends) for shard, *ends in rows}
+
+    def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
+        return {shard: head.watermark for shard, head in self.heads(shards).items()}
+
+    def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
+        check_shard(shard, self._shards)
+        with self._file.write(_ROW_BYTES * cells_max) as connection:
+            start, end = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            check_trim(shard, below, end)
+            sql = "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
+            bounds = (_position(shard, start), _position(shard, below), cells_max)
+            sizes = [(position & ADDED_ID_MAX, size) for position, size in connection.execute(sql, bounds)]
+            start = step_end(start, below, cells_max, sizes)
+            connection.execute("UPDATE shard_counter SET log_start = ? WHERE shard = ?", (start, shard))
+            failpoint("sqlite.trim.before_delete")
+            connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (_position(shard, 0), _position(shard, start)))
+            failpoint("sqlite.trim.before_commit")
+        failpoint("sqlite.trim.after_commit")
+        return int(start)
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
@@ -324,6 +338,25 @@ def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
 
 def _located(row: tuple[Any, ...]) -> LocatedCell:
     return LocatedCell(row[0] >> _ADDED_ID_BITS, StoredCell._make(row[1:]))
+
+
+def _within_scan_bytes(cursor: sqlite3.Cursor) -> list[StoredCell]:
+    """The first cells of a cursor, as many as one scan may give."""
+    cells: list[StoredCell] = []
+    scanned_bytes = 0
+    while rows := cursor.fetchmany(_SCAN_STEP):
+        for row in map(StoredCell._make, rows):
+            scanned_bytes += len(row.body)
+            if scanned_bytes > SCAN_BYTES_MAX and cells:
+                cursor.close()
+                return cells
+            cells.append(row)
+    return cells
+
+
+def _log_start(connection: sqlite3.Connection, shard: int) -> int:
+    [(start,)] = connection.execute("SELECT log_start FROM shard_counter WHERE shard = ?", (shard,))
+    return int(start)
 
 
 def _position(shard: int, added_id: int) -> int:

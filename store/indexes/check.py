@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
+from store.cells import StoredCell
 from store.datastore import Datastore
 from store.engines.index_contract import Encoded, Entry
-from store.errors import StorageUnavailable
+from store.errors import StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
 from store.indexes.query import Positions
+from store.indexes.row_entries import RowEntries
 from store.indexes.values import decode
-from store.indexes.version import IndexVersion, RowView
+from store.indexes.version import IndexVersion
 from store.sharding import shard_of
 
 declare("index.repair.between")
@@ -90,6 +92,7 @@ class IndexCheck:
     def __init__(self, datastore: Datastore, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S) -> None:
         self._datastore = datastore
         self._store = datastore.engine.indexes
+        self._rows = RowEntries(self._store, version)
         self._version = version
         self._positions = positions
         self._wait_s = wait_s
@@ -119,15 +122,15 @@ class IndexCheck:
         for shard, head in self._datastore.heads().items():
             location = head.log_start
             while location < head.watermark:
-                cells = self._datastore.engine.scan(shard, location, min(_CELLS, head.watermark - location))
+                cells = self._scanned(shard, location, min(_CELLS, head.watermark - location))
                 if not cells:
                     break
                 location = cells[-1].added_id + 1
                 row_keys = list({cell.row_key: None for cell in cells if cell.column_name in columns})
                 self.report.cells += len(cells)
                 on_progress(len(cells))
-                wanted = self._wanted(shard, row_keys, head.watermark)
-                found = self._found(wanted.values())
+                wanted = self._rows.wanted(shard, row_keys, head.watermark)
+                found = self._rows.found(_places(wanted.values()))
                 yield [(row_key, None) for row_key, entry in wanted.items() if entry is not None and found.get((entry.place[0], row_key)) != entry]
 
     def _rows_of_entries(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
@@ -146,7 +149,7 @@ class IndexCheck:
                     by_shard.setdefault(shard_of(entry.row_key, self._datastore.shards), []).append(entry.row_key)
                 wanted: dict[bytes, Entry | None] = {}
                 for row_shard, row_keys in by_shard.items():
-                    wanted.update(self._wanted(row_shard, row_keys, heads[row_shard].watermark))
+                    wanted.update(self._rows.wanted(row_shard, row_keys, heads[row_shard].watermark))
                 yield [(entry.row_key, entry) for entry in live if wanted[entry.row_key] != entry]
 
     # --- judging ---------------------------------------------------------------------------------------------------------
@@ -158,11 +161,11 @@ class IndexCheck:
             for _ in range(_LOOKS_MAX):
                 end = self._datastore.engine.heads([shard])[shard].watermark
                 self._wait_for(shard, end)
-                wanted = self._wanted(shard, [row_key], end)[row_key]
+                wanted = self._rows.wanted(shard, [row_key], end)[row_key]
                 places = {entry.place[0]: entry for entry in (wanted, suspect) if entry is not None}
-                found = self._found(places.values())
+                found = self._rows.found(_places(places.values()))
                 now = self._datastore.engine.heads([shard])[shard].watermark
-                if self._wanted(shard, [row_key], now)[row_key] == wanted:
+                if self._rows.wanted(shard, [row_key], now)[row_key] == wanted:
                     yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places])
                     break
             else:
@@ -185,23 +188,19 @@ class IndexCheck:
         shard = shard_of(row_key, self._datastore.shards)
         head = self._datastore.engine.heads([shard])[shard]
         location = head.log_start
-        while cells := self._datastore.engine.scan(shard, location, _CELLS):
+        while cells := self._scanned(shard, location, _CELLS):
             location = cells[-1].added_id + 1
             for cell in cells:
                 if cell.row_key == row_key and self._version.column_number(cell.column_name) == 0 and self._version.values_of(0, cell)[0] == value:
                     return True
         return False
 
-    def _wanted(self, shard: int, row_keys: Sequence[bytes], end: int) -> dict[bytes, Entry | None]:
-        """The entries that rows should have by their cells below a location."""
-        cells = self._store.latest_before(shard, row_keys, self._version.definition.columns, end) if row_keys else []
-        views = self._version.views(cells)
-        return {row_key: self._version.entry_of(views.get(row_key, RowView([], {}))) for row_key in row_keys}
-
-    def _found(self, places: Iterable[Entry | None]) -> dict[tuple[Encoded, bytes], Entry]:
-        """What is at these entries' places."""
-        wanted = [(self._version.shard_of_value(entry.place[0]), *entry.place) for entry in places if entry is not None]
-        return {entry.place: entry for entry in self._store.find(self._version.table, wanted) if entry is not None} if wanted else {}
+    def _scanned(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        """Cells from there on, or from where the log starts if it was trimmed meanwhile."""
+        try:
+            return self._datastore.engine.scan(shard, location, limit)
+        except Trimmed:
+            return self._datastore.engine.scan(shard, self._datastore.engine.heads([shard])[shard].log_start, limit)
 
     def _wait_for(self, shard: int, location: int) -> None:
         deadline_s = time.monotonic() + self._wait_s
@@ -222,3 +221,7 @@ class IndexCheck:
             failpoint("index.repair.between")
         if difference.wanted is not None:
             self._store.apply(self._version.table, self._version.by_shard([difference.wanted]))
+
+
+def _places(entries: Iterable[Entry | None]) -> list[tuple[Encoded, bytes]]:
+    return [entry.place for entry in entries if entry is not None]

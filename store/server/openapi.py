@@ -184,6 +184,8 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
     responses["404"] = {"description": "No such cell, shard or datastore", **errors}
     responses["429"] = {"description": "Too much is waiting; nothing was written", **errors}
     responses["503"] = {"description": "The storage does not answer; nothing was written", **errors}
+    if path.startswith("/v1/{datastore}/shards/"):
+        responses["410"] = {"description": "The log was asked for from below its start: what was there was trimmed", **errors}
     if "requestBody" in operation:
         responses["413"] = {"description": "The body is too large", **errors}
         responses["415"] = {"description": "The Content-Type is not read here", **errors}

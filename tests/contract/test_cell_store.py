@@ -26,6 +26,7 @@ from store.errors import (
     InvalidRefKey,
     InvalidRequest,
     InvalidRowKey,
+    Trimmed,
     UnknownShard,
 )
 from store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
@@ -291,6 +292,25 @@ def test_a_timestamp_is_a_location(store: CellStore) -> None:
     assert [each.added_id for each in long_ago.cells] == [0]
     far = store.get_cells_for_shard(5, datetime(9999, 12, 31, tzinfo=UTC))
     assert (far.cells, far.next_location) == ([], store.heads()[5].next_added_id)
+
+
+def test_a_log_is_not_read_from_below_where_it_was_trimmed(store: CellStore, datastore: Datastore) -> None:
+    shard = 7
+    keys = [key for key in (uuid4() for _ in range(600)) if store.shard_of(key) == shard][:10]
+    results = store.put_cells([(key, "BASE", 1, {}) for key in keys])
+    start = (results[0].added_id or 0) + 4
+    while datastore.trim(shard, start) < start:
+        pass
+    assert store.heads()[shard].log_start == start
+    for location in (0, start - 1):
+        with pytest.raises(Trimmed, match=f"begins at {start}"):
+            store.get_cells_for_shard(shard, location)
+        with pytest.raises(Trimmed):
+            store.get_cells_for_shards({3: 0, shard: location})
+    assert [cell.row_key for cell in store.get_cells_for_shard(shard, start).cells] == keys[4:]
+    assert store.get_cells_for_shard(shard, datetime(1, 1, 1, tzinfo=UTC), 1).cells[0].added_id == start
+    assert [cell is None for cell in store.get_cells_latest([(key, "BASE") for key in keys])] == [True] * 4 + [False] * 6
+    assert store.put_cell(keys[0], "BASE", 1, {}).outcome is Outcome.STORED
 
 
 def test_many_shards_are_read_at_once(store: CellStore) -> None:

@@ -21,12 +21,14 @@ from store.engines.contract import Engine
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
+from store.errors import InvalidLocation, Trimmed
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from store.sharding import shard_of
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
+TRIM_FAILPOINTS = sorted({name.split(".trim.")[1] for name in FAILPOINTS if ".trim." in name and name.startswith(("sqlite.", "mysql."))})
 PUT_FAILPOINTS = sorted({name.split(".put.")[1] for name in FAILPOINTS if ".put." in name and name.startswith(("sqlite.", "mysql."))})
 
 CELLS = st.builds(
@@ -49,6 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.log: list[list[NewCell]] = [[] for _ in range(SHARDS)]
         self.place: dict[Triple, tuple[int, int]] = {}
         self.shown: list[int] = [0] * SHARDS
+        self.starts: list[int] = [0] * SHARDS
 
     def open_engine(self) -> Engine:
         raise NotImplementedError
@@ -102,6 +105,40 @@ class EngineMachine(RuleBasedStateMachine):
                 if cell.triple not in self.place:
                     self.append(cell)
 
+    def forget(self, shard: int, below: int) -> None:
+        """The model's trim: the log begins there, and the triples of what is below are nobody's."""
+        for added_id in range(self.starts[shard], below):
+            del self.place[self.log[shard][added_id].triple]
+        self.starts[shard] = max(self.starts[shard], below)
+
+    @rule(shard=st.integers(0, SHARDS - 1), below=st.integers(0, 12), cells_max=st.integers(1, 5))
+    def trim(self, shard: int, below: int, cells_max: int) -> None:
+        if below > len(self.log[shard]):
+            try:
+                self.engine.trim(shard, below, cells_max)
+            except InvalidLocation:
+                return
+            raise AssertionError("trimmed beyond the end of the log")
+        end = max(self.starts[shard], min(below, self.starts[shard] + cells_max))
+        assert self.engine.trim(shard, below, cells_max) == end
+        self.forget(shard, end)
+
+    @rule(shard=st.integers(0, SHARDS - 1), place=st.sampled_from(TRIM_FAILPOINTS))
+    def crash_in_trim(self, shard: int, place: str) -> None:
+        set_failpoint(f"{self.kind}.trim.{place}", "raise")
+        below = min(len(self.log[shard]), self.starts[shard] + 2)
+        try:
+            self.engine.trim(shard, below)
+        except FailpointReached:
+            pass
+        else:
+            raise AssertionError(f"trim.{place} was not passed")
+        clear_failpoints()
+        self.engine.close()
+        self.open()
+        if place == "after_commit":
+            self.forget(shard, below)
+
     @rule()
     def reopen(self) -> None:
         self.engine.close()
@@ -133,6 +170,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(shard=st.integers(0, SHARDS - 1), location=st.integers(0, 30), limit=st.integers(1, 10))
     def scan(self, shard: int, location: int, limit: int) -> None:
+        if location < self.starts[shard]:
+            try:
+                self.engine.scan(shard, location, limit)
+            except Trimmed:
+                return
+            raise AssertionError("a scan went on silently behind what was trimmed")
         entries = self.engine.scan(shard, location, limit)
         assert [self.plain(c) for c in entries] == [(n, *c) for n, c in enumerate(self.log[shard])][location : location + limit]
         if entries:
@@ -145,6 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
         for shard, head in self.engine.heads().items():
             assert head.watermark == head.next_added_id == len(self.log[shard])
             assert head.watermark >= self.shown[shard]
+            assert head.log_start == self.starts[shard]
 
     @staticmethod
     def plain(cell: StoredCell) -> tuple[int, bytes, str, int, bytes]:

@@ -25,15 +25,16 @@ from bridge.export.limits import METADATA_S
 from bridge.export.records import OutRecord
 from bridge.export.tails import read_tails
 from bridge.export.unit_producer import UnitProducer
-from bridge.export.verify import ExportVerifier
+from bridge.export.verify import ExportVerifier, verify_export
 from bridge.export.watching import Watching
 from bridge.export.worker import run_exporter
 from bridge.triggers.control import Control
-from bridge.triggers.history import operator
+from bridge.triggers.history import Operator, operator
 from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
+from bridge.trimming.trim import Trimming
 from store.datastore import Datastore
-from store.errors import StorageUnavailable
+from store.errors import ProtectData, StorageUnavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_steps import (
     WAIT_S,
@@ -46,6 +47,7 @@ from tests.integration.export_steps import (
     kafka_admin,
     pause,
     put,
+    read_topic,
     wait_caught_up,
     wait_kafka,
     writing,
@@ -272,6 +274,45 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
         wait_caught_up(store, coordinator, again)
         over.drain()
     assert check_equal(store, again) == 210
+
+
+def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken_it(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export, coordinator = export_to(kafka), StoreCoordinator(store.state)
+    trimming, by = Trimming(store, coordinator), Operator("ann@host", "a test")
+    put(store, 200)
+    first = Exporter(place, "a", SHARDS, [export])
+    with exporters(first):
+        wait_caught_up(store, coordinator, export)
+        first.drain()
+    trimming.run(trimming.plan(range(SHARDS), older_than_s=0), by)
+    assert all(head.log_start == head.watermark > 0 for head in store.heads().values())
+    put(store, 100, first=1_000)
+    second = Exporter(place, "b", SHARDS, [export])
+    with exporters(second):
+        wait_caught_up(store, coordinator, export)
+        second.drain()
+    assert [(verdict.equal, verdict.cells) for verdict in verify_export(export, store)] == [(True, h.watermark - h.log_start) for h in store.heads().values()]
+
+    put(store, 100, first=2_000)
+    missed = {shard: range(each.offset, each.offset + 2) for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
+    plans = [plan for shard, ids in missed.items() for plan in trimming.plan([shard], below=ids.stop)]
+    with pytest.raises(ProtectData, match=f"group {export.group} has come, in topic trips, to"):
+        trimming.run(plans, by)
+    trimming.run(plans, by, although=[export.group])
+    overtaken = Exporter(place, "c", SHARDS, [export])
+    with exporters(overtaken):
+        wait_until(lambda: overtaken.said("were trimmed before they were exported; with `on_trimmed: skip`"), "it says so", WAIT_S)
+        reader = LagReader(store, coordinator)
+        wait_until(lambda: all("stands still" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        overtaken.drain()
+    again = export_to(kafka, name=export.name, on_trimmed="skip")
+    skipping = Exporter(place, "d", SHARDS, [again])
+    with exporters(skipping):
+        wait_caught_up(store, coordinator, again)
+        skipping.drain()
+    for shard, copied in read_topic(again, SHARDS).items():
+        assert [each.added_id for each in copied] == [n for n in range(store.heads()[shard].watermark) if n not in missed[shard]]
+    assert all(verdict.equal for verdict in verify_export(again, store))
 
 
 def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:

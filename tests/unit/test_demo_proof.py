@@ -20,6 +20,7 @@ PLACES = ["store", "Kafka", "warehouse"]
 def verdict(shard: int, **changes: Any) -> ShardVerdict:
     same: dict[str, Any] = {
         "shard": shard,
+        "from_id": 0,
         "below_id": 54,
         "digests": dict.fromkeys(PLACES, "d1"),
         "cells": dict.fromkeys(PLACES, 54),

@@ -39,6 +39,22 @@ def test_what_was_exported_and_is_gone_is_never_begun_again_unless_that_is_confi
         assert decide(tail, saved, start=start, log_end=END, starts_over=True)[:2] == (start, NONE_EXPORTED)
 
 
+@given(tail=tails, saved=offsets, start=st.integers(0, 50), log_start=st.integers(0, END))
+def test_cells_that_were_trimmed_before_they_were_exported_are_never_passed_over_unless_that_is_configured(
+    tail: Tail, saved: Saved | None, start: int, log_start: int
+) -> None:
+    untrimmed = decide(tail, saved, start=start, log_end=END, starts_over=False)
+    refused = decide(tail, saved, start=start, log_end=END, starts_over=False, log_start=log_start)
+    skipped = decide(tail, saved, start=start, log_end=END, starts_over=False, log_start=log_start, skips_trimmed=True)
+    if isinstance(untrimmed, Refusal) or untrimmed.location >= log_start:
+        assert refused == skipped == untrimmed
+        return
+    assert isinstance(refused, Refusal)
+    assert f"cells {untrimmed.location} to {log_start - 1} were trimmed" in refused.because
+    assert skipped[:2] == (log_start, untrimmed.exported)
+    assert "goes on without them" in skipped[2]
+
+
 def test_an_empty_partition_is_begun_at_the_start_or_behind_cells_that_were_only_left_out() -> None:
     empty = Tail(None, 0, 3)  # marks of aborted transactions
     assert decide(empty, None, start=7, log_end=END, starts_over=False) == Resume(7, NONE_EXPORTED)

@@ -22,6 +22,7 @@ from bridge.gateway.limits import BLOCK_CELLS
 from bridge.gateway.topics import make_topic
 from store.datastore import Datastore
 from store.engines.contract import Engine, LogRange
+from store.errors import Trimmed
 
 T = TypeVar("T")
 
@@ -365,3 +366,53 @@ def test_a_block_that_could_not_be_begun_ahead_is_read_when_it_is_asked_for(stor
         return await blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)
 
     assert len(records(run(read))) == BLOCK_CELLS
+
+
+@pytest.mark.parametrize("start", [1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 7, 2 * BLOCK_CELLS + 9, 2 * BLOCK_CELLS + 20])
+def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_rest_comes_as_before(store: Datastore, start: int) -> None:
+    end = 2 * BLOCK_CELLS + 20
+    fill(store, end)
+
+    async def read(executor: ThreadPoolExecutor) -> None:
+        blocks = Blocks(store.engine, executor)
+        await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
+        before = blocks.kept_bytes
+        now = 0
+        while now < start:
+            now = store.trim(0, start)
+        blocks.trim(0, start)
+        assert blocks.kept_bytes < before
+        blocks.begin(ALL, 0, start, end, EPOCH)
+        fill(store, 10)
+        for _ in range(2):
+            batches = await blocks.read(ALL, 0, start, end + 10, EPOCH, ENDLESS)
+            assert_contiguous(batches, start, end + 10)
+            assert [record.offset for record in records(batches)] == list(range(start, end + 10))
+        assert blocks.kept_bytes == sum(sum(len(batch.data) for batch in block) for block in blocks._full.values())
+
+    run(read)
+
+
+def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_kept(store: Datastore) -> None:
+    fill(store, BLOCK_CELLS + 10)
+    scan = store.engine.scan
+
+    async def read(executor: ThreadPoolExecutor) -> None:
+        blocks = Blocks(store.engine, executor)
+
+        def trimmed_first(shard: int, location: int, limit: int) -> Any:
+            if not trimmed:
+                trimmed.append(store.trim(0, 100))
+            return scan(shard, location, limit)
+
+        trimmed: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store.engine, "scan", trimmed_first)
+            with pytest.raises(Trimmed):
+                await blocks.read(ALL, 0, 0, BLOCK_CELLS, EPOCH, ENDLESS)
+        assert trimmed == [100]
+        blocks.trim(0, 100)
+        assert blocks.kept_bytes == 0
+        assert records(await blocks.read(ALL, 0, 100, BLOCK_CELLS, EPOCH, ENDLESS))[0].offset == 100
+
+    run(read)

@@ -27,6 +27,7 @@ from tests.unit.test_gateway_connection import with_gateway
 
 SHARDS = 4
 AWAY = 1
+TRIMMED = 2
 
 
 @pytest.mark.parametrize("cells", [200, 6_000], ids=["the open ends", "full blocks"])
@@ -136,3 +137,53 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
                 assert sum(given) >= sum(end // NEWEST_CELLS for end in ends.values())
 
         with_gateway(datastore, use, topics=(VirtualTopic("nothing", filter=[Condition("n", "=", value=-1)]),))
+
+
+@pytest.mark.parametrize(("topic", "cells"), [("trips", 200), ("trips", 6_000), ("trips@latest", 2_000)], ids=["the open ends", "full blocks", "@latest"])
+def test_what_is_trimmed_while_it_is_read_is_out_of_range_and_the_other_partitions_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, cells: int
+) -> None:
+    scan, scan_many = SqliteEngine.scan, SqliteEngine.scan_many
+    trimmed: list[int] = []
+
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
+        for first in range(0, cells, 1_000):
+            datastore.put_cells([(UUID(int=n << 32), "BASE", 1, {"n": n}) for n in range(first, min(cells, first + 1_000))])
+        ends = {shard: head.watermark for shard, head in datastore.heads().items()}
+
+        def trim(shards: Sequence[int]) -> None:
+            if not trimmed and TRIMMED in shards:
+                trimmed.append(datastore.trim(TRIMMED, 30))
+
+        def trimming_scan(engine: SqliteEngine, shard: int, location: int, limit: int) -> list[StoredCell]:
+            trim([shard])
+            return scan(engine, shard, location, limit)
+
+        def trimming_scan_many(engine: SqliteEngine, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+            trim([each.shard for each in ranges])
+            return scan_many(engine, ranges)
+
+        async def use(gateway: Gateway) -> None:
+            monkeypatch.setattr(SqliteEngine, "scan", trimming_scan)
+            monkeypatch.setattr(SqliteEngine, "scan_many", trimming_scan_many)
+            seen: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
+            settings = {"bootstrap.servers": f"127.0.0.1:{gateway.port}", "group.id": "reader", "auto.offset.reset": "earliest", "log_level": 0}
+            consumer = Consumer(settings)
+
+            def read() -> None:
+                deadline_s = time.monotonic() + 20
+                while sum(map(len, seen.values())) < cells - 30:
+                    assert time.monotonic() < deadline_s, f"not everything came: { ({shard: len(found) for shard, found in seen.items()}) }"
+                    for message in consumer.consume(1_000, 0.1):
+                        assert message.error() is None
+                        seen[message.partition() or 0].append(message.offset() or 0)
+
+            try:
+                consumer.assign([TopicPartition(topic, shard, 0) for shard in range(SHARDS)])
+                await asyncio.to_thread(read)
+            finally:
+                await asyncio.to_thread(consumer.close)
+            assert trimmed == [30]
+            assert seen == {shard: list(range(30 if shard == TRIMMED else 0, end)) for shard, end in ends.items()}
+
+        with_gateway(datastore, use)

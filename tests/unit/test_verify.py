@@ -31,15 +31,19 @@ class Held:
         self.name = name
         self.cells = {shard: list(each) for shard, each in cells.items()}
 
+    def first_ids(self) -> dict[int, int]:
+        return {}
+
     def next_ids(self) -> dict[int, int]:
         return {shard: len(cells) for shard, cells in self.cells.items()}
 
-    def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
         found = {}
-        for shard, end in until.items():
+        for shard, each in ids.items():
             found[shard] = ShardDigest()
-            for added_id, cell in enumerate(self.cells.get(shard, [])[:end]):
-                found[shard].add(added_id, *cell)
+            for added_id, cell in enumerate(self.cells.get(shard, [])):
+                if added_id in each:
+                    found[shard].add(added_id, *cell)
         return found
 
 
@@ -83,6 +87,19 @@ def test_two_cells_that_changed_places_differ(store: Datastore) -> None:
     assert differing(store, other) == [2]
 
 
+def test_what_was_trimmed_is_not_compared_and_the_rest_is(store: Datastore) -> None:
+    other = held(store)
+    store.trim(1, 7)
+    assert store.heads()[1].log_start == 7
+    report = verify([StorePlace(store), other])
+    assert (report.equal, report.level) == (True, True)
+    assert [verdict.from_id for verdict in report.shards] == [0, 7, 0]
+    other.cells[1][6] = (bytes(16), "BASE", 0, b"{}")
+    assert differing(store, other) == []
+    other.cells[1][7] = (bytes(16), "BASE", 0, b"{}")
+    assert differing(store, other) == [1]
+
+
 def test_a_place_that_is_behind_is_equal_so_far_and_not_level(store: Datastore) -> None:
     other = held(store)
     missing = len(other.cells[0]) - 4
@@ -124,9 +141,9 @@ def test_cells_that_come_while_places_are_read_change_no_verdict(store: Datastor
     copy = held(store)
 
     class Growing(Held):
-        def digests(self, until: Mapping[int, int]) -> dict[int, ShardDigest]:
+        def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
             store.put_cells([(uuid.uuid4(), "BASE", 1, {}) for _ in range(20)])
-            return super().digests(until)
+            return super().digests(ids)
 
     report = verify([Growing("copy", copy.cells), StorePlace(store)])
     assert (report.equal, report.cells("store")) == (True, CELLS)

@@ -1,0 +1,27 @@
+"""The entries that rows should have by their cells, and those that they have: what a check and a trim hold against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from store.engines.index_contract import Encoded, Entry, IndexStore
+from store.indexes.version import IndexVersion, RowView
+
+
+class RowEntries:
+    """Of one index version."""
+
+    def __init__(self, store: IndexStore, version: IndexVersion) -> None:
+        self._store = store
+        self._version = version
+
+    def wanted(self, shard: int, row_keys: Sequence[bytes], end: int) -> dict[bytes, Entry | None]:
+        """The entries that rows of a shard should have by the cells that it has of them below a location."""
+        cells = self._store.latest_before(shard, row_keys, self._version.definition.columns, end) if row_keys else []
+        views = self._version.views(cells)
+        return {row_key: self._version.entry_of(views.get(row_key, RowView([], {}))) for row_key in row_keys}
+
+    def found(self, places: Iterable[tuple[Encoded, bytes]]) -> dict[tuple[Encoded, bytes], Entry]:
+        """What there is at these places (shard value, row key), tombstones among it."""
+        wanted = [(self._version.shard_of_value(value), value, row_key) for value, row_key in places]
+        return {entry.place: entry for entry in self._store.find(self._version.table, wanted) if entry is not None} if wanted else {}

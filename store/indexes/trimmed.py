@@ -1,0 +1,120 @@
+"""Takes the entries of trimmed cells out of the indexes, so that an index goes on to be what the cells say (I18).
+
+An entry names the shard value of a cell, which nobody knows any more once the cell is gone. So a step of a trim is three:
+
+    1. what the cells that are about to go say of places is noted in the state table, ``trims/<shard>/<index>/<version>/<first added_id>``
+    2. the cells go (E15)
+    3. each row is looked at, at the places noted and where it should be by the cells that it still has: what is there and should not be is removed, tombstones
+       as well, for they would keep away what is put there anew; what should be is merged in. Then the note is deleted
+
+Crash points: before 2 the note names rows that are as they should be, and nothing comes of it. Between 2 and the end of 3 the entries of some rows are stale: a
+fresh query leaves them out, as it checks the cells; ``index verify`` names them. The next trim of the shard begins with the notes that it finds. All of it may
+be repeated. Index workers are beside it only with cells above the trim (no trim goes beyond what they have come to), and merging sorts that out; one that was
+paused with a batch from before the trim, and overtaken, may write an entry of a trimmed cell again: ``index repair`` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from store.cells import StoredCell
+from store.datastore import Datastore
+from store.engines.index_contract import Encoded, Entry
+from store.failpoints import declare, failpoint
+from store.indexes.row_entries import RowEntries
+from store.indexes.version import IndexVersion
+from store.limits import TRIM_STEP_CELLS
+
+declare("index.trim.noted", "index.trim.trimmed", "index.trim.removed", "index.trim.before_done")
+
+_PREFIX: Final = "trims/"
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """Rows with cells of the index that go, and of each the shard values that these cells name."""
+
+    index: str
+    version: int
+    rows: dict[bytes, list[Encoded]]
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Note).decode
+
+
+class IndexedTrim:
+    """Trims a datastore, and its indexes with it. Used by one thread."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+
+    def versions(self) -> list[IndexVersion]:
+        """Those that are kept."""
+        catalog = self._datastore.indexes.catalog
+        now_us = catalog.now_us()
+        return [self._datastore.indexes.version(version) for record in catalog.all() for version in record.versions if version.is_kept(now_us)]
+
+    def step(self, shard: int, start: int, below: int) -> int:
+        """One step of a trim of a log that starts at ``start``; where it starts then. Raises Unavailable: then it is repeated, or :meth:`settle` is run."""
+        versions = self.versions()
+        if not versions:
+            return self._datastore.trim(shard, below)
+        cells = self._datastore.engine.scan(shard, start, min(TRIM_STEP_CELLS, below - start))
+        end = min(below, cells[-1].added_id + 1) if cells else below
+        self._note(shard, cells, versions)
+        failpoint("index.trim.noted")
+        while start < end:
+            start = self._datastore.trim(shard, end)
+        failpoint("index.trim.trimmed")
+        self.settle(shard)
+        return start
+
+    def _note(self, shard: int, cells: Sequence[StoredCell], versions: Iterable[IndexVersion]) -> None:
+        """Step 1."""
+        write: dict[str, bytes | None] = {}
+        for version in versions:
+            rows: dict[bytes, list[Encoded]] = {}
+            for cell in cells:
+                number = version.column_number(cell.column_name)
+                if number is None:
+                    continue
+                places = rows.setdefault(cell.row_key, [])
+                if number == 0 and (value := version.values_of(0, cell)[0]) is not None and value not in places:
+                    places.append(value)
+            if rows:
+                note = _Note(version.definition.table, version.number, rows)
+                write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = msgspec.msgpack.encode(note)
+        if write:
+            self._datastore.state.commit(write)
+
+    def settle(self, shard: int) -> int:
+        """Step 3, for all notes of the shard; how many entries were removed. Raises StorageUnavailable, OutcomeUnknown: then it is repeated."""
+        entries = self._datastore.state.list(f"{_PREFIX}{shard}/")
+        kept = {(version.definition.table, version.number): version for version in self.versions()} if entries else {}
+        changed = 0
+        for entry in entries:
+            note = _decode(entry.value)
+            version = kept.get((note.index, note.version))
+            if version is not None:
+                changed += self._settle(shard, version, note.rows)
+            failpoint("index.trim.before_done")
+            self._datastore.state.commit({entry.key: None}, expect={entry.key: entry.version})
+        return changed
+
+    def _settle(self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]]) -> int:
+        store = self._datastore.engine.indexes
+        entries = RowEntries(store, version)
+        wanted = entries.wanted(shard, list(rows), self._datastore.engine.heads([shard])[shard].watermark)
+        places = [(value, row_key) for row_key, values in rows.items() for value in values]
+        places += [entry.place for entry in wanted.values() if entry is not None and entry.values[0] not in rows[entry.row_key]]
+        found = entries.found(places)
+        wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
+        missing = [entry for entry in wanted.values() if entry is not None and found.get(entry.place) != entry]
+        if wrong:
+            store.remove(version.table, version.by_shard(wrong))
+        failpoint("index.trim.removed")
+        if missing:
+            store.apply(version.table, version.by_shard(missing))
+        return len(wrong)

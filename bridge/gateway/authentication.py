@@ -15,12 +15,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.gateway.limits import AUTHENTICATION_FAILED_DELAY_S
-from bridge.gateway.scram import HASHES, AuthenticationFailed, ScramExchange, is_password, plain_message
+from bridge.gateway.scram import PLAIN, AuthenticationFailed, ScramExchange, is_password, plain_message
 from bridge.gateway.users import Security
 
 _log = logging.getLogger("cellfeed.gateway")
-PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *HASHES)
 _PLAIN_VERIFIED_BY: Final = "SCRAM-SHA-512"
 _NONCE_BYTES: Final = 24
 _FAILED: Final = "Authentication failed: the mechanism, the user or the password is wrong"

@@ -8,8 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
-from bridge.gateway.authentication import MECHANISMS
-from bridge.gateway.scram import HASHES
+from bridge.gateway.scram import HASHES, MECHANISMS
 from store.errors import InvalidRequest, ProtectData
 
 Protection = Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"]

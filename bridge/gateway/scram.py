@@ -20,6 +20,10 @@ from bridge.gateway.limits import SCRAM_ITERATIONS
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism to hash function."""
 
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *HASHES)
+"""All that a listener can offer."""
+
 SALT_BYTES: Final = 16
 
 

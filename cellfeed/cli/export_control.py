@@ -14,12 +14,13 @@ from bridge.triggers.control import EXPORTS, Control, when
 from bridge.triggers.history import operator
 from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
-from cellfeed.cli.export import NameArgument, chosen
+from cellfeed.cli.export import NameArgument, app, chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from store.errors import NotFound, Unavailable
 
 
+@app.command()
 def pause(
     name: NameArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept.")],
@@ -37,6 +38,7 @@ def pause(
         console.print(f"{name} is paused: its exporters give their shards back after the transactions under way", highlight=False)
 
 
+@app.command()
 def resume(
     name: NameArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept.")] = "what it was paused for is done",
@@ -53,6 +55,7 @@ def resume(
         console.print(f"{name} goes on; it was {ended}", highlight=False)
 
 
+@app.command()
 def verify(
     name: NameArgument,
     shard: Annotated[list[int] | None, typer.Option("--shard", min=0, help="Only this shard; may be given several times.")] = None,
@@ -91,6 +94,7 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command("parked")
 def list_parked(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """List the cells that have no record in the topic because theirs would be too large."""
     with opened(run_dir, config) as instance:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.indexes.groups import index_positions
-from cellfeed.cli.index import NameArgument
+from cellfeed.cli.index import NameArgument, app
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from store.errors import NotFound
@@ -19,6 +19,7 @@ VersionOption = Annotated[int | None, typer.Option("--version", help="This versi
 WaitOption = Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for the index to come to the ends of the logs, in seconds.")]
 
 
+@app.command()
 def verify(
     name: NameArgument,
     version: VersionOption = None,
@@ -33,6 +34,7 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
 def repair(
     name: NameArgument,
     version: VersionOption = None,

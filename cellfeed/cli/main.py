@@ -1,79 +1,70 @@
-"""The command line. Exit codes: 0 well, 1 failed, 2 used wrongly, 3 refused to protect data."""
+"""The command line. Exit codes: 0 well, 1 failed, 2 used wrongly, 3 refused to protect data.
+
+Only the modules of the verb that is asked for are imported: a process of an instance is a command, too (``run``), and starts in two thirds of the time.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Final
 
 import typer
 
 from cellfeed import __version__
-from cellfeed.cli import (
-    access,
-    cells,
-    cluster,
-    demo,
-    dictionary,
-    export,
-    export_control,
-    index,
-    index_check,
-    lifecycle,
-    offsets,
-    offsets_translate,
-    parked,
-    status,
-    trigger_control,
-    triggers,
-    trim,
-    verify,
-    warehouse,
-)
-from cellfeed.cli.output import fail
 from store.errors import CellfeedError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="A sharded store of immutable cells whose every shard is a Kafka partition.",
-)
-app.command()(lifecycle.up)
-app.command()(lifecycle.down)
-app.command()(lifecycle.start)
-app.command()(status.status)
-app.command()(cells.load)
-app.command()(cells.put)
-app.command()(cells.get)
-app.command()(cells.scan)
-app.command()(cells.tail)
-app.command()(verify.verify)
-app.command()(trim.trim)
-triggers.app.command()(trigger_control.pause)
-triggers.app.command()(trigger_control.resume)
-triggers.app.command()(trigger_control.reset)
-triggers.app.command()(trigger_control.forget)
-triggers.app.command("history")(trigger_control.show_history)
-app.add_typer(triggers.app, name="triggers")
-export.app.command()(export_control.pause)
-export.app.command()(export_control.resume)
-export.app.command()(export_control.verify)
-export.app.command("parked")(export_control.list_parked)
-app.add_typer(export.app, name="export")
-offsets.app.command()(offsets_translate.translate)
-app.add_typer(parked.app, name="parked")
-app.add_typer(offsets.app, name="offsets")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(dictionary.app, name="dictionary")
-app.add_typer(access.users_app, name="users")
-app.add_typer(access.acls_app, name="acls")
-app.add_typer(warehouse.app, name="warehouse")
-index.app.command()(index_check.verify)
-index.app.command()(index_check.repair)
-app.add_typer(index.app, name="index")
-app.command()(demo.demo)
-app.command()(lifecycle.run)
+_VERBS: Final = {
+    "up": "lifecycle",
+    "down": "lifecycle",
+    "start": "lifecycle",
+    "status": "status",
+    "load": "cells",
+    "put": "cells",
+    "get": "cells",
+    "scan": "cells",
+    "tail": "cells",
+    "verify": "verify",
+    "trim": "trim",
+    "demo": "demo",
+    "run": "lifecycle",
+}
+"""Verb to the module of this package that has a function of its name."""
+
+_GROUPS: Final = {
+    "triggers": ("app", ("triggers", "trigger_control")),
+    "export": ("app", ("export", "export_control")),
+    "parked": ("app", ("parked",)),
+    "offsets": ("app", ("offsets", "offsets_translate")),
+    "cluster": ("app", ("cluster",)),
+    "dictionary": ("app", ("dictionary",)),
+    "users": ("users_app", ("access",)),
+    "acls": ("acls_app", ("access",)),
+    "warehouse": ("app", ("warehouse",)),
+    "index": ("app", ("index", "index_check")),
+}
+"""First word of several verbs to the Typer that they belong to and its modules; the first one has it, all of them add verbs to it."""
+
+
+def command_line(first: str | None = None) -> typer.Typer:
+    """The whole command line; with ``first``, the first word of a command, only as much of it as that one needs."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="A sharded store of immutable cells whose every shard is a Kafka partition.",
+    )
+    app.callback()(_options)
+    is_one = first in _VERBS or first in _GROUPS
+    for verb, module in _VERBS.items():
+        if verb == first or not is_one:
+            app.command()(getattr(import_module(f"cellfeed.cli.{module}"), verb))
+    for group, (name, modules) in _GROUPS.items():
+        if group == first or not is_one:
+            owner, *_ = [import_module(f"cellfeed.cli.{module}") for module in modules]
+            app.add_typer(getattr(owner, name), name=group)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,7 +73,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False) -> None:
     del version
 
@@ -92,8 +82,10 @@ def main() -> None:
     # A command says once that ZooKeeper is away; its client would tell the terminal of every attempt. In the logs of processes its lines are as before.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
-        app()
+        command_line(sys.argv[1] if len(sys.argv) > 1 else None)()
     except CellfeedError as error:
+        from cellfeed.cli.output import fail
+
         sys.exit(fail(error, "--json" in sys.argv).exit_code)
     except BrokenPipeError:
         sys.exit(1)  # whoever read our output has gone

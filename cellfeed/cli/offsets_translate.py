@@ -10,10 +10,12 @@ from rich.table import Table
 
 from cellfeed.cli.export import chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
+from cellfeed.cli.offsets import app
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from store.errors import Unavailable
 
 
+@app.command()
 def translate(
     group: Annotated[str, typer.Argument(help="The consumer group; its consumers must have ended on the side that it goes to.")],
     export: Annotated[str, typer.Option("--export", help="The export, as the configuration names it.")],

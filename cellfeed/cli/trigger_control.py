@@ -16,7 +16,7 @@ from bridge.triggers.locations import FORMS, wanted_locations
 from bridge.triggers.reset import WAIT_S, Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.cli.triggers import GroupArgument
+from cellfeed.cli.triggers import GroupArgument, app
 from store.errors import NotFound
 
 PAUSE_WAIT_S: Final = 10.0
@@ -28,6 +28,7 @@ _SHARDS_SHOWN: Final = 8
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown with every shard as long as it lasts, and kept in the trigger's history.")]
 
 
+@app.command()
 def pause(
     group: GroupArgument,
     reason: ReasonOption,
@@ -50,6 +51,7 @@ def pause(
         console.print(f"{group} is paused, and nothing of it runs", highlight=False)
 
 
+@app.command()
 def resume(
     group: GroupArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")] = "what it was paused for is done",
@@ -63,6 +65,7 @@ def resume(
     _done(as_json, {"resumed": group}, f"{group} goes on; it was {ended}")
 
 
+@app.command()
 def reset(
     group: GroupArgument,
     to: Annotated[str, typer.Option("--to", metavar="TO", help=f"{FORMS}.")],
@@ -89,6 +92,7 @@ def reset(
         console.print(f"it is {paused}; let it go on with: cellfeed triggers resume {group}", highlight=False)
 
 
+@app.command()
 def forget(
     group: GroupArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept in the trigger's history.")],
@@ -103,6 +107,7 @@ def forget(
     _done(as_json, {"forgotten": group}, f"{group} is not listed any more")
 
 
+@app.command("history")
 def show_history(group: GroupArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show what was done to a trigger by hand: who, when, what, why, and from where to where."""
     with opened(run_dir, config) as (_, datastore, _):

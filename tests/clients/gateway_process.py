@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.authentication import MECHANISMS
 from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.listeners import Listener
+from bridge.gateway.scram import MECHANISMS
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.datastore import Datastore
 

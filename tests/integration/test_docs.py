@@ -18,7 +18,7 @@ import yaml
 from typer.core import TyperGroup
 
 import cellfeed
-from cellfeed.cli.main import app
+from cellfeed.cli.main import command_line
 from cellfeed.config import Config, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def verbs(command: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def cli() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(command_line())
 
 
 @pytest.mark.parametrize(("page", "words"), documented("cellfeed"))
@@ -127,7 +127,9 @@ def test_tests_in_a_page_pass(page: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "test_page.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "cellfeed.testing.plugin", "--strict-markers", "-W", "error", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # Without the options of the run around it: its report would be written to the same file.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{page}: {done.stdout[-3000:]}{done.stderr[-1000:]}"
 

@@ -112,7 +112,7 @@ def test_a_line_with_one_figure_that_differs_does_not_hold() -> None:
 def test_the_command_exits_with_the_verdict_of_its_proof(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, holds: bool, code: int) -> None:
     from typer.testing import CliRunner
 
-    from cellfeed.cli.main import app
+    from cellfeed.cli.main import command_line
 
     lines = [Line("right", {"a": "1", "b": "1"}), Line("cells", {"a": "1", "b": "1" if holds else "2"})]
     ended: list[str] = []
@@ -124,5 +124,5 @@ def test_the_command_exits_with_the_verdict_of_its_proof(tmp_path: Any, monkeypa
         ("cellfeed.cli.demo.stop_all", lambda *_: ended.append("all")),
     ):
         monkeypatch.setattr(name, stand_in)
-    assert CliRunner().invoke(app, ["demo", "--run-dir", str(tmp_path / "demo-run")]).exit_code == code
+    assert CliRunner().invoke(command_line("demo"), ["demo", "--run-dir", str(tmp_path / "demo-run")]).exit_code == code
     assert ended == ["all"]

@@ -25,9 +25,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with proof (KEEP=1 leaves it running)
 	$(BIN)/cellfeed demo $(if $(KEEP),--keep)
 
+# Tests come in the order of tests/conftest.py: the long ones first. Without --no-loadscope-reorder it would be groups of many tests first, however short.
 # What waited in vain is run once more and listed as RERUN: a machine can stand still for half a minute. A wrong result fails at once.
 test: setup lint ## The whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -rR --reruns 1 --only-rerun "not within|Timeout|timed out"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -rR --reruns 1 --only-rerun "not within|Timeout|timed out"
 
 lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

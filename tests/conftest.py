@@ -22,9 +22,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that a shell has begun in the background ignores Ctrl-C, and so would all that it starts, which is to be ended by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Java servers and tools of tests live for seconds: compiling their code well, and collecting garbage in parallel, costs more than it brings.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, in the random order that it has: when several workers share the tests, what is left in the end is short, and they end
+    together. Groups come before all, since one worker runs each of them from its first test to its last."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    marks = {mark.name for mark in item.iter_markers()}
+    return next((turn for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration")) if mark in marks), 4)
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,10 @@ TIMEOUT_S: Final = 15.0
 """Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a lock time-out is told as such."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
+GREETING_TIMEOUT_S: Final = 5.0
+"""Longest wait for each answer while a connection is made. A server that is stopped, and whatever else has its port, takes connections and says nothing: no
+statement of anybody's is under way there that would be worth waiting for."""
+
 LOCK_WAIT_S: Final = 10
 _KEPT_MAX: Final = 16
 """Idle connections kept per server."""
@@ -163,7 +167,7 @@ class MySqlServer:
         """A connection of the caller's own, to be closed by it. Raises StorageUnavailable."""
         address = self.address
         try:
-            return pymysql.connect(
+            connection = pymysql.connect(
                 host=address.host,
                 port=address.port,
                 user=address.user,
@@ -171,7 +175,7 @@ class MySqlServer:
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=min(CONNECT_TIMEOUT_S, self.timeout_s),
-                read_timeout=self.timeout_s,
+                read_timeout=min(GREETING_TIMEOUT_S, self.timeout_s),
                 write_timeout=self.timeout_s,
                 client_flag=CLIENT.MULTI_STATEMENTS,
                 init_command=_SESSION,
@@ -179,6 +183,8 @@ class MySqlServer:
             )
         except (pymysql.err.MySQLError, OSError) as error:
             raise failed(self, error, "nothing written, no connection") from error
+        connection._read_timeout = self.timeout_s  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL has one for the greeting and all that follows
+        return connection
 
     @contextmanager
     def _using(self) -> Iterator[None]:

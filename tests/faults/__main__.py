@@ -16,7 +16,7 @@ from tests.faults.export_run import BRIEF as EXPORT_BRIEF
 from tests.faults.export_run import EXPORT_KINDS, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
-from tests.faults.run import KINDS, FaultRun, run_faults
+from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
 from tests.services import local_kafka, local_mariadb, local_zookeeper
@@ -28,7 +28,7 @@ def main() -> int:
     kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=int, help="one seed; 1 to 3 when left out")
-    parser.add_argument("--brief", action="store_true", help="trigger, zookeeper, gateways and export kinds as small as in the test suite")
+    parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
     failed = 0
@@ -52,7 +52,7 @@ def main() -> int:
 
 def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
     if kind in KINDS:
-        return run_faults(kind, seed, directory)
+        return run_faults(kind, seed, directory, PUT_PAUSE_BRIEF_S if brief else PUT_PAUSE_S)
     if kind in CLUSTER_KINDS:
         return run_cluster_faults(kind, seed)
     if kind in GATEWAY_KINDS:

@@ -48,6 +48,10 @@ CALL_MAX_S = 5.0 + 2.0
 """I21: the client's own deadline, and the slack of a busy machine."""
 
 CATCH_UP_S = 60.0
+PUT_PAUSE_S = 0.004
+PUT_PAUSE_BRIEF_S = 0.02
+"""What each of the four writers waits behind a put: in the suite some hundred cells a second are under way when a fault comes, and no more."""
+
 INDEX = parse_definition(
     """
 table: trips_by_payment
@@ -86,7 +90,7 @@ class FaultRun:
         }
 
 
-def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
+def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_PAUSE_S) -> FaultRun:
     """Runs and checks. Which process is hit, when and for how long follows from the seed."""
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
@@ -97,7 +101,7 @@ def run_faults(kind: str, seed: int, directory: Path) -> FaultRun:
         version = datastore.indexes.version(datastore.indexes.catalog.create(INDEX))
     try:
         reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
-        writers = Writers(system.urls(), ledger, seed)
+        writers = Writers(system.urls(), ledger, seed, put_pause_s)
         reader.start()
         writers.start()
         watermarks: list[dict[int, int]] = []

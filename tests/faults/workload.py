@@ -46,7 +46,7 @@ class Writers:
     """Threads that put one BASE cell after another, each at its own pace, and write down what they were answered. Every put is tried until it is
     acknowledged or the run ends, with the same body: that is what a careful caller does with ``unknown``."""
 
-    def __init__(self, urls: Sequence[str], ledger: Ledger, seed: int, threads: int = 4, pause_s: float = 0.004) -> None:
+    def __init__(self, urls: Sequence[str], ledger: Ledger, seed: int, pause_s: float, threads: int = 4) -> None:
         self._client = Client(list(urls), "trips", timeout_s=5.0)
         self._ledger = ledger
         self._seed = seed

@@ -244,6 +244,21 @@ def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(engine: M
 # --- the server hangs --------------------------------------------------------------------------------------------------------
 
 
+def test_a_connection_to_a_server_that_says_nothing_is_given_up_long_before_a_statement_would_be(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy.stall()
+    with monkeypatch.context() as patched, closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}", 600)) as server:
+        patched.setattr(mysql_connections, "GREETING_TIMEOUT_S", 0.2)
+        with pytest.raises(StorageUnavailable, match="nothing written"):
+            server.open_connection()
+    assert proxy.connections == 1, "it was taken, and then nothing was said"
+
+
+def test_the_limit_for_the_greeting_is_none_for_statements(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql_connections, "GREETING_TIMEOUT_S", 2.0)
+    with closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}")) as server, server.connection() as connection:
+        assert query(connection, "SELECT SLEEP(2.2)")[0][0] == "0"
+
+
 def test_an_answer_to_a_commit_that_does_not_come_in_time_is_unknown(engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]) -> None:
     rule = proxy.on_query("COMMIT", Action.HOLD_ANSWER)
     with closing(open_engine(proxy.port, timeout_s=TIMEOUT_S)) as impatient:

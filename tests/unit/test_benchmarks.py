@@ -66,6 +66,8 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
     assert all(len(about) > 20 for about in benchmark_names().values())
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
     if name.startswith(("mysql-", "promotion")) and (reason := local_mariadb.why_not()):

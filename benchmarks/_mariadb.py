@@ -24,7 +24,7 @@ def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
     directory.chmod(0o755)
     caches = (f"--table-open-cache={tables_open}", f"--table-definition-cache={tables_open}", f"--innodb-open-files={tables_open}")
     options = (*_OPTIONS, *caches, f"--open-files-limit={3 * tables_open}")
-    server = local_mariadb.new_server(local_mariadb.prepared_data_directory(directory), directory / "node", options=options)
+    server = local_mariadb.new_server(directory / "node", options=options)
     try:
         server.start()
         yield server

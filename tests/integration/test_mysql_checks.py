@@ -40,7 +40,7 @@ def badly_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
     directory.chmod(0o755)
     options = ("--skip-log-bin", "--log-slave-updates=OFF")
-    server = local_mariadb.new_server(local_mariadb.prepared_data_directory(directory), directory / "node", options=options)
+    server = local_mariadb.new_server(directory / "node", options=options)
     try:
         server.start()
         yield server

@@ -15,6 +15,7 @@ import pytest
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
+from tests.services import tcp_proxy
 from tests.services.local_mariadb import MariaDB
 from tests.services.tcp_proxy import Action, Direction, TcpProxy
 from tests.services.waiting import wait_until
@@ -208,12 +209,40 @@ def test_an_answer_is_held_back_while_its_commit_is_there_for_others(mysql: TcpP
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert rule.happened.wait(10)
+    assert rule.happened.wait(60)
     assert _numbers(mysql) == [1]
     assert not done.is_set()
     rule.release()
     thread.join()
     assert done.is_set()
+
+
+@pytest.mark.parametrize(("action", "written"), [(Action.HOLD_QUERY, []), (Action.HOLD_ANSWER, [1])])
+def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
+    mysql: TcpProxy, monkeypatch: pytest.MonkeyPatch, action: Action, written: list[int]
+) -> None:
+    reset = tcp_proxy._reset
+
+    def slow_reset(side: socket.socket) -> None:
+        time.sleep(0.2)  # so that whatever waits to be let through would be
+        reset(side)
+
+    monkeypatch.setattr(tcp_proxy, "_reset", slow_reset)
+    rule = mysql.on_query("COMMIT", action)
+    errors: list[pymysql.err.OperationalError] = []
+
+    def write() -> None:
+        with pytest.raises(pymysql.err.OperationalError) as lost, closing(_connect(mysql.port)) as client:
+            client.query(SCRIPT)
+        errors.append(lost.value)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert rule.happened.wait(60)
+    assert mysql.cut() == 1
+    thread.join()
+    assert [error.args[0] for error in errors] == [2013]
+    assert _numbers(mysql) == written
 
 
 def test_commits_are_let_through_in_another_order_than_they_came(mysql: TcpProxy) -> None:
@@ -226,9 +255,9 @@ def test_commits_are_let_through_in_another_order_than_they_came(mysql: TcpProxy
 
     threads = [threading.Thread(target=write, args=(n,)) for n in (1, 2)]
     threads[0].start()
-    assert first.happened.wait(10)
+    assert first.happened.wait(60)
     threads[1].start()
-    assert second.happened.wait(10)
+    assert second.happened.wait(60)
     assert _numbers(mysql) == []
     second.release()
     threads[1].join()

@@ -1,10 +1,14 @@
-"""Real MariaDB servers as local processes for tests, started as ``cellfeed up`` starts them: one prepared data directory, copied for each server (0.3 s
-instead of 1 s), and a ``root`` without a password."""
+"""Real MariaDB servers as local processes for tests, started as ``cellfeed up`` starts them: one data directory that is prepared once in a process, copied for
+each server (0.3 s instead of 2 s), and a ``root`` without a password."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
 import signal
 import subprocess
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,8 +36,12 @@ def why_not() -> str | None:
     return None
 
 
-def prepared_data_directory(parent: Path) -> Path:
-    """A fresh data directory, initialised once per test run."""
+@functools.cache
+def _prepared_data_directory() -> Path:
+    """A fresh data directory, to be copied. Gone when the process ends."""
+    parent = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-prepared-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    parent.chmod(0o755)
     server = MariaDbServer("prepared", parent / "prepared", 0, 1, SETTINGS, (ROOT_ACCOUNT,))
     server.prepare()
     return server.data
@@ -96,10 +104,11 @@ class MariaDB:
                 self.kill()
 
 
-def new_server(prepared: Path, directory: Path, server_id: int = 1, options: tuple[str, ...] = ()) -> MariaDB:
-    """A server with an empty data directory, not started yet."""
+def new_server(directory: Path, server_id: int = 1, options: tuple[str, ...] = (), *, sparse: bool = True) -> MariaDB:
+    """A server with an empty data directory, not started yet. ``sparse``: blocks of zeros take no room, and no writing, until something is written there; not
+    where the disk is to become full: then a server has what it has from the start."""
     directory.mkdir(parents=True)
-    subprocess.run(["cp", "-a", str(prepared), str(directory / "data")], check=True)
+    subprocess.run(["cp", "-a", f"--sparse={'always' if sparse else 'never'}", str(_prepared_data_directory()), str(directory / "data")], check=True)
     return MariaDB(directory, server_id, options=options)
 
 

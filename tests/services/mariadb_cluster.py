@@ -58,9 +58,8 @@ def bare_servers(count: int, options: tuple[str, ...] = (), places: Mapping[int,
     directory.chmod(0o755)
     servers: list[MariaDB] = []
     try:
-        prepared = local_mariadb.prepared_data_directory(directory)
         for number in range(1, count + 1):
-            server = local_mariadb.new_server(prepared, places.get(number, directory) / f"node-{number}", number, options)
+            server = local_mariadb.new_server(places.get(number, directory) / f"node-{number}", number, options, sparse=number not in places)
             servers.append(server)
             server.start()
         yield servers

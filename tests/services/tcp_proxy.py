@@ -358,6 +358,10 @@ class _Connection:
             return None
 
     def _send(self, side: socket.socket, piece: bytes, direction: Direction) -> bool:
+        if self._ended.is_set():
+            # What was held when the connection was cut is not let through by the cut, although the sides may not be closed yet.
+            self._proxy._drop(len(piece), direction)
+            return False
         allowed, to_be_cut = self._proxy._allowed(len(piece), direction)
         try:
             side.sendall(piece[:allowed])

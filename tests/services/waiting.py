@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 
-def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` says what was waited for."""
     deadline_s = time.monotonic() + timeout_s
     while not done():

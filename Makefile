@@ -6,6 +6,7 @@ KEEP   ?=
 KIND   ?=
 SEED   ?=
 NAME   ?=
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench faults services lock clean
@@ -27,8 +28,8 @@ demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with 
 
 # Tests come in the order of tests/conftest.py: the long ones first. Without --no-loadscope-reorder it would be groups of many tests first, however short.
 # What waited in vain is run once more and listed as RERUN: a machine can stand still for half a minute. A wrong result fails at once.
-test: setup lint ## The whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -rR --reruns 1 --only-rerun "not within|Timeout|timed out"
+test: setup lint ## The whole test suite (WORKERS=n tests at once; 2 without)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -rR --reruns 1 --only-rerun "not within|Timeout|timed out"
 
 lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

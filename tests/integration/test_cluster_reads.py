@@ -95,11 +95,16 @@ def test_reads_from_minions_go_to_both_and_none_to_the_master(cluster: TestClust
     put(datastore, 1)
     caught_up(cluster, 10)
     before = {name: selects(server) for name, server in cluster.servers.items()}
-    for _ in range(50):
-        assert all(cell and cell.stale for cell in datastore.get_cells([(row(n), COLUMN, 1) for n in range(10)], read_from="minion"))
-    asked = {name: selects(server) - before[name] for name, server in cluster.servers.items()}
-    # Each read is a statement per shard; the watchers' few of all nodes are in all three counts.
-    assert min(asked["b"], asked["c"]) - asked["a"] > 50, asked
+
+    def both_are_asked() -> bool:
+        for _ in range(25):
+            assert all(cell and cell.stale for cell in datastore.get_cells([(row(n), COLUMN, 1) for n in range(10)], read_from="minion"))
+        asked = {name: selects(server) - before[name] for name, server in cluster.servers.items()}
+        # Each read is a statement per shard; the watchers' few of all nodes are in all three counts.
+        return min(asked["b"], asked["c"]) - asked["a"] > 50
+
+    # On a busy machine one that was slow to answer once is left alone for a while.
+    wait_until(both_are_asked, "both minions are asked, the master is not")
 
 
 def test_over_http_a_read_says_where_from_in_its_query_or_its_body(cluster: TestCluster, datastore: Datastore) -> None:

@@ -18,7 +18,7 @@ from store.clusters.failover import Promotion
 from store.clusters.shard_map import even_map
 from store.clusters.supervisor import FailoverSupervisor
 from store.datastore import Datastore
-from store.errors import Unavailable
+from store.errors import StaleWriter, Unavailable
 from store.indexes.check import IndexCheck
 from store.indexes.definition import parse_definition
 from tests.services.kept_index import caught_up, index_worker, made_index
@@ -56,7 +56,7 @@ def writing(datastore: Datastore) -> Iterator[list[int]]:
                 if all(result.acknowledged for result in datastore.put_cells(cells)):
                     number += 1
                     written[0] += 2
-            except Unavailable:
+            except (Unavailable, StaleWriter):
                 stop.wait(0.05)
 
     thread = threading.Thread(target=write)

@@ -96,10 +96,10 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
     result = FaultRun(kind, seed)
     system, ledger = System(directory), Ledger()
     reader: KafkaReader | None = None
-    system.up()
-    with open_datastore(system.run_dir, system.config) as datastore:
-        version = datastore.indexes.version(datastore.indexes.catalog.create(INDEX))
     try:
+        system.up()
+        with open_datastore(system.run_dir, system.config) as datastore:
+            version = datastore.indexes.version(datastore.indexes.catalog.create(INDEX))
         reader = KafkaReader(system.bootstrap(), "trips", SHARDS)
         writers = Writers(system.urls(), ledger, seed, put_pause_s)
         reader.start()

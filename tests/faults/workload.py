@@ -130,7 +130,8 @@ class KafkaReader(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
-        self.join(10)
+        if self.ident is not None:
+            self.join(10)
         self._consumer.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from store.datastore import Datastore
+from store.dictionaries import known
 from store.failpoints import clear_failpoints
 from tests.services import local_mariadb, local_zookeeper
 from tests.services.local_mariadb import MariaDB
@@ -47,6 +48,12 @@ def _no_failpoints_left() -> Iterator[None]:
     """A failpoint armed by one test must never act in the next."""
     yield
     clear_failpoints()
+
+
+@pytest.fixture
+def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only stores that the test itself opens are asked for dictionaries: what an earlier test has left open may have them too, or not answer."""
+    monkeypatch.setattr(known, "_sources", [])
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 
+pytestmark = pytest.mark.usefixtures("no_other_stores")
+
 SHARDS = 4
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
 SECOND = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]).dictionary

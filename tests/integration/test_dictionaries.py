@@ -24,7 +24,7 @@ from tests.integration.cli_instance import ROOT, running
 from tests.rides import ride, rider, rides, row_of
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240), pytest.mark.usefixtures("no_other_stores")]
 
 INSTANCE = """
 datastore: {shards: 4}

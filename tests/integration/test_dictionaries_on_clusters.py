@@ -36,7 +36,7 @@ from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240), pytest.mark.usefixtures("no_other_stores")]
 
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
 

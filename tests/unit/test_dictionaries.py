@@ -33,6 +33,8 @@ from store.limits import DICTIONARIES_MAX
 from tests.rides import rides
 from tests.services.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_other_stores")
+
 FIRST = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(0, 600)]).dictionary
 SECOND = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in rides(600, 600)]).dictionary
 

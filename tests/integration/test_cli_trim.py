@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from cellfeed.cli.main import app
+from cellfeed.cli.main import command_line
 from store.datastore import Datastore
 from store.engines.index_contract import Entry
 from store.errors import InvalidRequest
@@ -86,7 +86,7 @@ def test_a_trim_is_shown_refused_done_and_remembered(store: Datastore) -> None:
     ],
 )
 def test_a_trim_that_is_not_clear_is_refused_before_anything_is_opened(tmp_path: Path, words: list[str], says: str) -> None:
-    done = CliRunner().invoke(app, ["trim", *words, "--run-dir", str(tmp_path)])
+    done = CliRunner().invoke(command_line("trim"), ["trim", *words, "--run-dir", str(tmp_path)])
     assert isinstance(done.exception, InvalidRequest)
     assert says in str(done.exception)
 

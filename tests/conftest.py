@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLeve
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RERUN_SHOWN_CHARACTERS: Final = 3_000
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
@@ -41,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     marks = {mark.name for mark in item.iter_markers()}
     return next((turn for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration")) if mark in marks), 4)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Why a test was tried again: its name alone, which is all that is shown otherwise, does not say what took so long."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_line(f"tried again: {report.nodeid}\n{str(report.longrepr)[-RERUN_SHOWN_CHARACTERS:]}")
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,15 @@ def _one_fault(kind: str, system: GatewaySystem, chance: random.Random, scale: S
 def _check(system: GatewaySystem) -> Violations:
     system.writer.stop()
     ends = {shard: end for shard, end in system.heads().items() if end}
-    until(lambda: system.group.acknowledged == ends, "the group comes to the end of the logs", _CATCH_UP_S)
+    try:
+        until(lambda: system.group.acknowledged == ends, "the group comes to the end of the logs", _CATCH_UP_S)
+    except FaultDidNotHappen as error:
+        group = system.group
+        alive = [member.name for member in system.members if member.is_alive()]
+        raise FaultDidNotHappen(
+            f"{error}: committed {group.acknowledged} of {ends}, tried {group.attempted}, last generations "
+            f"{ {member: each[-1] for member, each in group.generations.items()} }, {group.failed_commits} commits failed, alive {alive}, errors {group.errors[-3:]}"
+        ) from error
     if not system.reader.wait_for(ends, _CATCH_UP_S):
         return {"I8": ["the reader by assignment did not come to the end"]}
     log: dict[int, list[Seen]] = {shard: [] for shard in range(SHARDS)}

@@ -69,7 +69,8 @@ def _check(system: GatewaySystem) -> Violations:
         alive = [member.name for member in system.members if member.is_alive()]
         raise FaultDidNotHappen(
             f"{error}: committed {group.acknowledged} of {ends}, tried {group.attempted}, last generations "
-            f"{ {member: each[-1] for member, each in group.generations.items()} }, {group.failed_commits} commits failed, alive {alive}, errors {group.errors[-3:]}"
+            f"{ {member: each[-1] for member, each in group.generations.items()} }, {group.failed_commits} commits failed, alive {alive}, "
+            f"errors {group.errors[-3:]}"
         ) from error
     if not system.reader.wait_for(ends, _CATCH_UP_S):
         return {"I8": ["the reader by assignment did not come to the end"]}

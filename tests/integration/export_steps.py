@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from bridge.coordination.contract import Coordinator
@@ -35,6 +35,9 @@ NAMESPACE = UUID("6c1a2d0e-94a7-4a0f-8a39-52f2a7a1c001")
 LEASE_S = 1.0
 WAIT_S = 90.0
 """Far more than anything here takes on a busy machine."""
+
+
+READS_ALL = {"isolation.level": "read_uncommitted"}
 
 
 class Copied(NamedTuple):
@@ -186,8 +189,21 @@ def wait_caught_up(datastore: Datastore, coordinator: Coordinator, export: Expor
     wait_until(lambda: caught_up(datastore, coordinator, export), f"{export.name} is at the ends of the logs", WAIT_S)
 
 
+def wait_marked(export: Export, partitions: int) -> None:
+    """Until every transaction has its marks: a broker answers a commit before it has written them, and readers of commits see its records only then."""
+    with closing(consumer_of(export)) as committed, closing(Consumer({"bootstrap.servers": export.bootstrap, "group.id": "ends"} | READS_ALL)) as everything:
+        for partition in range(partitions):
+            place = TopicPartition(export.topic or "", partition)
+            wait_until(
+                lambda place=place: committed.get_watermark_offsets(place, timeout=WAIT_S) == everything.get_watermark_offsets(place, timeout=WAIT_S),  # type: ignore[misc]
+                f"no transaction is open in {place.topic}/{partition}",
+                WAIT_S,
+            )
+
+
 def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
     """Every committed record, by partition."""
+    wait_marked(export, partitions)
     consumer = consumer_of(export)
     found: dict[int, list[Copied]] = {partition: [] for partition in range(partitions)}
     try:

@@ -185,10 +185,6 @@ def caught_up(datastore: Datastore, coordinator: Coordinator, export: Export) ->
     return all(saved.get(shard) == end for shard, end in ends(datastore).items())
 
 
-def wait_caught_up(datastore: Datastore, coordinator: Coordinator, export: Export) -> None:
-    wait_until(lambda: caught_up(datastore, coordinator, export), f"{export.name} is at the ends of the logs", WAIT_S)
-
-
 def wait_marked(export: Export, partitions: int) -> None:
     """Until every transaction has its marks: a broker answers a commit before it has written them, and readers of commits see its records only then."""
     with closing(consumer_of(export)) as committed, closing(Consumer({"bootstrap.servers": export.bootstrap, "group.id": "ends"} | READS_ALL)) as everything:
@@ -201,9 +197,14 @@ def wait_marked(export: Export, partitions: int) -> None:
             )
 
 
+def wait_caught_up(datastore: Datastore, coordinator: Coordinator, export: Export) -> None:
+    """Until every cell has been exported, and readers of commits see it."""
+    wait_until(lambda: caught_up(datastore, coordinator, export), f"{export.name} is at the ends of the logs", WAIT_S)
+    wait_marked(export, datastore.shards)
+
+
 def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
     """Every committed record, by partition."""
-    wait_marked(export, partitions)
     consumer = consumer_of(export)
     found: dict[int, list[Copied]] = {partition: [] for partition in range(partitions)}
     try:

@@ -59,6 +59,13 @@ def _no_failpoints_left() -> Iterator[None]:
     clear_failpoints()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_stores_left() -> Iterator[None]:
+    """A store that a test has left open is not asked for dictionaries by the tests of the next module: its server may be gone by then."""
+    yield
+    known.forget_sources()
+
+
 @pytest.fixture
 def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only stores that the test itself opens are asked for dictionaries: what an earlier test has left open may have them too, or not answer."""

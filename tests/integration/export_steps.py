@@ -247,7 +247,12 @@ def check_equal(datastore: Datastore, export: Export, *, without: set[tuple[int,
             if (partition, each.added_id) not in without
         ]
         got = [(each.added_id, each.key, each.value, each.headers, each.timestamp_ms) for each in copied]
-        assert [each[0] for each in got] == [each[0] for each in wanted], f"partition {partition}"
+        ids, wanted_ids = [each[0] for each in got], [each[0] for each in wanted]
+        differs_at = next((place for place, pair in enumerate(zip(ids, wanted_ids, strict=False)) if pair[0] != pair[1]), min(len(ids), len(wanted_ids)))
+        around = slice(max(0, differs_at - 3), differs_at + 5)
+        assert ids == wanted_ids, (
+            f"partition {partition}: {len(ids)} records of {len(wanted_ids)}, from {differs_at} on {ids[around]}, not {wanted_ids[around]}"
+        )
         assert got == wanted, f"partition {partition}"
         records += len(got)
     return records

@@ -149,6 +149,7 @@ def test_a_body_may_have_so_many_bytes_and_no_more() -> None:
         json_body.canonical_from_json(b'{"a":"' + b"x" * (5 * BODY_BYTES_MAX) + b'"}')
 
 
+@pytest.mark.usefixtures("no_other_stores")
 @pytest.mark.parametrize("codec", [CODEC_MSGPACK_ZLIB, CODEC_JSON_ZSTD])
 def test_damaged_stored_bodies_are_an_error_and_never_another_body(codec: int) -> None:
     text = json_body.canonical({"driver": "x" * 50, "fare": 12.5, "zones": [1, 2, 3]})

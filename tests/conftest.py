@@ -63,7 +63,7 @@ def _no_failpoints_left() -> Iterator[None]:
 def _no_stores_left() -> Iterator[None]:
     """A store that a test has left open is not asked for dictionaries by the tests of the next module: its server may be gone by then."""
     yield
-    known.forget_sources()
+    known._sources.clear()
 
 
 @pytest.fixture

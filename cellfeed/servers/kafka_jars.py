@@ -47,7 +47,7 @@ def kafka_class_path(version: str = KAFKA_VERSION) -> str:
     """The class path of Kafka's jars, fetched where they are not there yet. Raises JarsUnavailable with the reason."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise JarsUnavailable(f"{program} is not installed")
+            raise JarsUnavailable(f"there is no {program} on this machine; `make services` installs it on Debian")
     target = jars_directory(version)
     cache = target.parent
     cache.mkdir(parents=True, exist_ok=True)

@@ -117,12 +117,6 @@ def remove_source(find: Find) -> None:
         _sources[:] = [source for source in _sources if source[1] != find]
 
 
-def forget_sources() -> None:
-    """No store is asked any more. For tests."""
-    with _lock:
-        _sources.clear()
-
-
 def forget_all() -> None:
     """See :func:`store.body_codec.forget_dictionaries`."""
     with _lock:

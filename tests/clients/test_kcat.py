@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -13,11 +12,9 @@ import pytest
 from store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, Received
+from tests.services.kcat import needs_kcat
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine: `make services` installs it on Debian"),
-]
+pytestmark = [pytest.mark.integration, needs_kcat]
 
 TIMEOUT_S = 60
 # Lengths instead of separators: a value may hold any byte.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import time
 import uuid
@@ -27,6 +26,7 @@ from tests.clients.drivers import Driver
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_java_tools import Java, java
 from tests.clients.trips_log import SHARDS
+from tests.services.kcat import needs_kcat
 
 pytestmark = pytest.mark.integration
 
@@ -153,7 +153,7 @@ def test_a_group_comes_to_the_end_of_a_view_in_which_nothing_matches_and_commits
     assert committed(gateway, client.__name__, "nothing") == ends
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine: `make services` installs it on Debian")
+@needs_kcat
 def test_kcat_comes_to_the_end_of_views(gateway: GatewayProcess, newest: set[tuple[int, int]]) -> None:
     for topic, wanted in (("nothing", set()), ("newest", newest), ("trips@latest", newest), ("trips.BASE@latest", newest)):
         command = ["kcat", "-b", gateway.bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %o\n"]

@@ -219,7 +219,7 @@ def test_without_the_server_the_package_is_named_and_nothing_is_left_running(pla
 
 def test_without_kafkas_jars_it_is_told_where_they_come_from(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("java") is None:
-        pytest.skip("java is not installed")
+        pytest.skip("no Java on this machine: `make services` installs it on Debian")
     monkeypatch.setenv("CELLFEED_CACHE", str(place / "nothing"))
     port, controller_port = free_ports(2)
     with pytest.raises(Unavailable, match=rf"jars are not in {place}/nothing/kafka-.*make services"):

@@ -23,7 +23,7 @@ def small_disk(size_bytes: int) -> Iterator[Path]:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)], check=False, capture_output=True, timeout=10)
     try:
         if mounted.returncode:
-            raise NoSmallDisk(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+            raise NoSmallDisk(f"no small disk: mounting a tmpfs needs root: {mounted.stderr.decode().strip()}")
         directory.chmod(0o755)
         yield directory
     finally:

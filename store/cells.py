@@ -17,6 +17,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from store import json_body
 from store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey
 from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
@@ -87,8 +89,7 @@ class Outcome(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(msgspec.Struct, frozen=True):
     """The outcome of one put.
 
     ``shard`` is None only when the row key was not one; ``added_id`` is set for ``stored`` and ``exists``; ``error`` for ``conflict``, ``failed``

@@ -29,7 +29,7 @@ from store.cells import (
 from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
-from store.errors import CellfeedError, InvalidLocation, InvalidRequest, OutcomeUnknown, StorageUnavailable, Trimmed
+from store.errors import CellfeedError, InvalidLocation, InvalidRequest, InvalidRowKey, OutcomeUnknown, StorageUnavailable, Trimmed
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
@@ -262,14 +262,19 @@ def check_location(location: object) -> Location:
 
 
 def _checked(item: object, shards: int) -> NewCell | PutResult:
-    shard: int | None = None
     try:
         if not isinstance(item, tuple) or len(item) != 4:
             raise InvalidRequest(f"a cell to put is a tuple (row_key, column_key, ref_key, body), not {ascii(item)[:80]}")
-        shard = shard_of(check_row_key(item[0]), shards)
         return new_cell(*item)
     except CellfeedError as error:
-        return PutResult(Outcome.FAILED, shard, error=error)
+        return PutResult(Outcome.FAILED, _shard_of_refused(item, shards), error=error)
+
+
+def _shard_of_refused(item: object, shards: int) -> int | None:
+    try:
+        return shard_of(check_row_key(item[0]), shards) if isinstance(item, tuple) and len(item) == 4 else None
+    except InvalidRowKey:
+        return None
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:

@@ -100,6 +100,7 @@ class MariaDbServer:
                 port=self.port,
                 user=account.user,
                 password=account.password,
+                ssl_disabled=True,  # the server is this machine's own; a TLS context for each probe would cost as much as its start
                 connect_timeout=PROBE_TIMEOUT_S,
                 read_timeout=PROBE_TIMEOUT_S,
                 write_timeout=PROBE_TIMEOUT_S,

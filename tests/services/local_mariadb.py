@@ -84,7 +84,7 @@ class MariaDB:
 
     def sql(self, *statements: str) -> list[tuple[object, ...]]:
         """Runs statements as root; the rows of the last one."""
-        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True) as connection, connection.cursor() as cursor:
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
@@ -114,7 +114,7 @@ def new_server(directory: Path, server_id: int = 1, options: tuple[str, ...] = (
 
 def drop_all_databases(server: MariaDB) -> None:
     """Drops every database but the server's own."""
-    with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as connection, connection.cursor() as cursor:
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="root", ssl_disabled=True) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
         for (name,) in cursor.fetchall():
             if name not in ("mysql", "information_schema", "performance_schema", "sys"):

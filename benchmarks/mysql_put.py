@@ -1,7 +1,8 @@
 """Puts to one durable MariaDB master, beside PyMySQL inserting the same rows with nothing around it.
 
 ``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a datastore in process. Beside it: multi-row INSERTs of the same
-rows, bodies encoded beforehand, through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key.
+rows, bodies encoded beforehand, through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key. Both go on where ``FILLED``
+such rows are already: while a table is small, InnoDB makes its file longer by a page a time, and a store of 64 tables would be measured by that.
 ``mysql-put single``: one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer. Beside it: an autocommit INSERT per cell
 from as many connections, ids by AUTO_INCREMENT, which a tailer cannot follow without missing cells: what one would write first.
 ``mysql-put HTTP``: one cell a call from 64 callers, through a worker in a process of its own.
@@ -43,6 +44,7 @@ BATCH_CELLS = 5_000
 BATCH_CALLERS = 3
 """Some prepare the next call while another's is being written."""
 CELLS = 50_000
+FILLED = 150_000
 RUNS = 3
 SINGLE_SECONDS = 3.0
 BATCH_RATE = at_least(40_000)
@@ -54,16 +56,22 @@ _TABLE = (
 _INSERT = "INSERT INTO beside.cell (row_key, column_name, ref_key, body) VALUES (%s, %s, %s, %s)"
 
 
-def figures(count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS, callers: Sequence[int] = (64, 256)) -> Iterator[Figure]:
+def figures(
+    count: int = CELLS, runs: int = RUNS, single_s: float = SINGLE_SECONDS, callers: Sequence[int] = (64, 256), filled: int = FILLED
+) -> Iterator[Figure]:
     """Measures; see the module."""
     trips = [body for *_, body in taxi_cells(count)]
     with mariadb() as server:
         rates: list[float] = []
         beside: list[float] = []
-        for run in range(runs):
+        _empty_table(server)
+        fills = -(-filled // count)
+        for run in range(fills + runs):
             cells = _renamed(trips, f"batch-{run}")
-            rates.append(_batch_run(server, cells))
-            beside.append(_raw_batch_run(server, cells))
+            rate, raw_rate = _batch_run(server, cells), _raw_batch_run(server, cells)
+            if run >= fills:
+                rates.append(rate)
+                beside.append(raw_rate)
         yield Figure("mysql-put batch", statistics.median(rates), "cells/s", "PyMySQL executemany, rows ready made", statistics.median(beside), BATCH_RATE)
         for at_once in callers:
             yield from _single_figures(server, trips, at_once, runs, single_s)
@@ -171,7 +179,6 @@ def _raw_rows(cells: Sequence[Put]) -> list[tuple[bytes, bytes, int, bytes]]:
 
 def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
     rows = _raw_rows(cells)
-    _empty_table(server)
     with closing(_raw(server)) as connection, connection.cursor() as cursor:
         started = time.perf_counter()
         for start in range(0, len(rows), BATCH_CELLS):

@@ -16,7 +16,7 @@ A process may be cut off from every node but an old master, which does not know 
 
 What a put that was under way during a promotion came to:
 
-    refused by the master (read-only, another epoch, no connection)   nothing written: tried once more on the new master
+    refused by the master (read-only, another epoch, no connection)   nothing written: tried once more on the new master, then told as unavailable
     committed there, the promotion seen only afterwards               told as unknown: the cell may be on no other node; putting it again tells
 """
 
@@ -121,17 +121,21 @@ class Cluster:
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     def write(self, what: Callable[[NodeEngine, Role], T], timeout_s: float = WRITE_TIMEOUT_S) -> T:
-        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion meanwhile. Raises as the engine's ``put``."""
+        """Calls ``what(master's engine, the role it is under)``; see the module for a promotion meanwhile. Raises as the engine's ``put``, but for StaleWriter:
+        the caller has no epoch of its own, so a promotion in its way is a storage that is away for a moment."""
         role = self.role()
         try:
-            return self._write_under(role, what, timeout_s)
-        except (StorageUnavailable, StaleWriter):
-            # Nothing was written. If another node is master by now it is asked, once.
-            self.look()
-            now = self.role()
-            if now.epoch == role.epoch:
-                raise
-            return self._write_under(now, what, timeout_s)
+            try:
+                return self._write_under(role, what, timeout_s)
+            except (StorageUnavailable, StaleWriter):
+                # Nothing was written. If another node is master by now it is asked, once.
+                self.look()
+                now = self.role()
+                if now.epoch == role.epoch:
+                    raise
+                return self._write_under(now, what, timeout_s)
+        except StaleWriter as error:
+            raise StorageUnavailable(f"cluster {self.name}: a promotion is under way: {error}") from error
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         return self.write(lambda engine, role: engine.put(cells, WriteTerms(role.epoch, role.semi_sync)))

@@ -130,6 +130,18 @@ def test_a_cell_is_shown_only_when_a_minion_has_it(cluster: TestCluster, engine:
     cluster.servers["c"].sql("START SLAVE SQL_THREAD")
 
 
+def test_a_put_that_meets_one_promotion_after_another_may_be_tried_again(cluster: TestCluster, engine: ClusteredEngine) -> None:
+    engine.put(cells(range(10)))
+    # What a promotion does first on its new master, before any node tells the role that goes with it.
+    cluster.servers["a"].sql("UPDATE trips_meta.shard_counter SET leader_epoch = leader_epoch + 1")
+    with pytest.raises(StorageUnavailable, match=r"a promotion is under way.*nothing written") as refused:
+        engine.put(cells(range(10, 20)))
+    assert refused.value.retriable
+    assert refused.value.definite
+    cluster.servers["a"].sql("UPDATE trips_meta.shard_counter SET leader_epoch = leader_epoch - 1")
+    assert {result.outcome for result in engine.put(cells(range(10, 20)))} == {Outcome.STORED}
+
+
 def test_the_watermark_never_falls_when_the_minion_that_was_ahead_dies(cluster: TestCluster, engine: ClusteredEngine) -> None:
     cluster.servers["c"].sql("STOP SLAVE SQL_THREAD")
     engine.put(cells(range(30)))

@@ -49,7 +49,7 @@ SMALL = {
     "index-lag": lambda: index_lag.figures(seconds=0.3, warm_up_s=0.0, stores=["embedded"]),
     "index-query": lambda: index_query.figures(count=500, seconds=0.1, stores=["embedded"]),
     "mysql-first-read": lambda: mysql_first_read.figures(cells=1_000),
-    "mysql-put": lambda: mysql_put.figures(count=500, runs=1, single_s=0.1, callers=(2,)),
+    "mysql-put": lambda: mysql_put.figures(count=500, runs=1, single_s=0.1, callers=(2,), filled=500),
     "mysql-put-to-consumer": lambda: mysql_put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
     "mysql-scan": lambda: mysql_scan.figures(count=500, runs=1),
     "mysql-shards": lambda: mysql_shards.figures(shards=8, singles=4),

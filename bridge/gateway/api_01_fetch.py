@@ -4,7 +4,8 @@ Long poll: answers when ``min_bytes`` are there, when a partition has an error, 
 (blocks lie on fixed boundaries; clients skip). At the end of the log it waits; beyond it, or before its start (what was trimmed, also while it was being
 read), the partition's answer is OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. The session id in the answer is always 0
 ("no session"), which every client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping
-them. From version 13 on topics are named by id.
+them. A request that goes on with a session (another broker's, at this address before) is told that there is none, and comes again whole. From version 13 on
+topics are named by id.
 
 After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of cells. Of a topic ``@latest`` a read that begins is shown
 what is newest up to now, then every cell (:mod:`bridge.gateway.newest`).
@@ -36,6 +37,9 @@ KEY: Final = 1
 VERSIONS: Final = (4, 17)
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_FLEXIBLE: Final = 12
+_WHOLE: Final = (0, -1)
+"""Session epochs of requests that name all that they want."""
+_COMMITTED: Final = 1
 
 
 class _Wanted(NamedTuple):
@@ -55,6 +59,8 @@ class _Answer(NamedTuple):
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
+    if getattr(request, "session_epoch", _WHOLE[0]) not in _WHOLE:
+        return _response(head, request, (), (), ErrorCode.fetch_session_id_not_found)
     if head.version >= _FIRST_WITH_TOPIC_IDS:
         topics = await context.topics_identified(topic.topic_id for topic in request.topics)
         topics = [None if context.topic_refused(peer, topic, "describe") else topic for topic in topics]
@@ -188,18 +194,20 @@ def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
     return error
 
 
-def _response(head: RequestHead, request: Any, topics: Sequence[Topic | None], answers: Sequence[_Answer]) -> list[bytes]:
+def _response(
+    head: RequestHead, request: Any, topics: Sequence[Topic | None], answers: Sequence[_Answer], error: ErrorCode = ErrorCode.none
+) -> list[bytes]:
     flexible = head.version >= _FIRST_FLEXIBLE
     parts: list[bytes] = [struct.pack(">i", 0)]
     if head.version >= 7:
-        parts.append(struct.pack(">hi", 0, 0))
-    parts.append(_count(len(request.topics), flexible))
+        parts.append(struct.pack(">hi", error, 0))
+    parts.append(_count(len(topics), flexible))
     remaining = iter(answers)
-    for asked, topic in zip(request.topics, topics, strict=True):
+    for asked, topic in zip(request.topics[: len(topics)], topics, strict=True):
         parts.append(_topic_name(asked, head.version, topic))
         parts.append(_count(len(asked.partitions), flexible))
         for each in asked.partitions:
-            parts += _partition(each.partition, next(remaining), head.version)
+            parts += _partition(each.partition, next(remaining), head.version, request.isolation_level == _COMMITTED, topic)
         if flexible:
             parts.append(b"\x00")
     if flexible:
@@ -215,16 +223,17 @@ def _topic_name(asked: Any, version: int, topic: Topic | None) -> bytes:
     return _uvarint(len(name) + 1) + name if version >= _FIRST_FLEXIBLE else struct.pack(">h", len(name)) + name
 
 
-def _partition(partition: int, answer: _Answer, version: int) -> list[bytes]:
+def _partition(partition: int, answer: _Answer, version: int, committed: bool, topic: Topic | None) -> list[bytes]:
     flexible = version >= _FIRST_FLEXIBLE
     error = answer.error
-    if error is ErrorCode.unknown_topic_or_partition and version >= _FIRST_WITH_TOPIC_IDS:
+    if topic is None and error is ErrorCode.unknown_topic_or_partition and version >= _FIRST_WITH_TOPIC_IDS:
         error = ErrorCode.unknown_topic_id
     # The last stable offset is the watermark: there are no transactions in the log, so both isolation levels read the same.
     out = struct.pack(">ihqq", partition, error, answer.watermark, answer.watermark)
     if version >= 5:
         out += struct.pack(">q", answer.log_start)
-    out += _count(0, flexible)
+    # No transaction was aborted; who reads what is not committed as well is told nothing of them. Of what is not there brokers say "none" to everybody.
+    out += _count(0 if committed or answer.error is ErrorCode.unknown_topic_or_partition else -1, flexible)
     if version >= 11:
         out += struct.pack(">i", -1)
     records = [batch.data for batch in answer.batches]

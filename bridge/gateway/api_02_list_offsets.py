@@ -1,8 +1,8 @@
 """ListOffsets (key 2), versions 1–10.
 
-Timestamps: -1 the latest offset (the watermark), -2 the earliest (log start), -3 the cell with the highest timestamp (the last one: created_at never
-goes back), -4 and -5 (local and tiered log starts) as -2 and -1 of a log without tiers; any other, the first offset at or after that millisecond, or
--1 when there is none.
+Timestamps: -1 the latest offset (the watermark), -2 the earliest (log start), -3 the first of those with the highest timestamp (that of the last
+one: created_at never goes back), -4 and -5 (local and tiered log starts) as -2 and -1 of a log without tiers; any other, the first offset at or after that
+millisecond, or -1 when there is none.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ async def _partition(context: GatewayContext, partition: int, timestamp_ms: int,
     if error is not ErrorCode.none:
         return answer
     head = context.heads[partition]
-    answer["leader_epoch"] = head.leader_epoch
+    found = {**answer, "leader_epoch": head.leader_epoch}
     if timestamp_ms == _LATEST:
-        return {**answer, "offset": head.watermark}
+        return {**found, "offset": head.watermark}
     if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
-        return {**answer, "offset": head.log_start}
+        return {**found, "offset": head.log_start}
     if timestamp_ms == _LATEST_TIERED:
         return answer
     if timestamp_ms == _MAX_TIMESTAMP:
         if head.watermark == head.log_start:
             return answer
-        return {**answer, "offset": head.watermark - 1, "timestamp": await _timestamp_ms(context, partition, head.watermark - 1)}
+        timestamp_ms = await _timestamp_ms(context, partition, head.watermark - 1)
     if timestamp_ms < _LATEST_TIERED or timestamp_ms > _CALENDAR_END_MS:
         return {**answer, "error_code": ErrorCode.unsupported_version if timestamp_ms < 0 else ErrorCode.none}
     offset = await context.in_thread(context.engine.locate, partition, timestamp_ms * 1000)
     if offset >= head.watermark:
         return answer
-    return {**answer, "offset": offset, "timestamp": await _timestamp_ms(context, partition, offset)}
+    return {**found, "offset": offset, "timestamp": await _timestamp_ms(context, partition, offset)}
 
 
 async def _timestamp_ms(context: GatewayContext, partition: int, offset: int) -> int:

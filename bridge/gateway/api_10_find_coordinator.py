@@ -13,24 +13,30 @@ from bridge.gateway.protocol import RequestHead
 KEY: Final = 10
 VERSIONS: Final = (0, 6)
 _FIRST_WITH_KEYS: Final = 4
-_GROUP: Final = 0
+_GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Final[dict[str, Any]] = {"node_id": -1, "host": "", "port": -1}
 _NO_TRANSACTIONS: Final[dict[str, Any]] = {
     **_NOWHERE,
     "error_code": ErrorCode.cluster_authorization_failed,
     "error_message": "cellfeed's gateway is read-only: there are no transactions",
 }
+_UNKNOWN_KIND: Final[dict[str, Any]] = {
+    **_NOWHERE,
+    "error_code": ErrorCode.invalid_request,
+    "error_message": "a coordinator is that of a group (0) or of a transaction (1)",
+}
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    groups = getattr(request, "key_type", _GROUP) == _GROUP
+    kind = getattr(request, "key_type", _GROUP)
     if head.version < _FIRST_WITH_KEYS:
-        return {"throttle_time": 0, **(_coordinator(context, request.key, peer) if groups else _NO_TRANSACTIONS)}
-    found = [{"key": key, **(_coordinator(context, key, peer) if groups else _NO_TRANSACTIONS)} for key in request.coordinator_keys]
-    return {"throttle_time": 0, "coordinators": found}
+        return {"throttle_time": 0, **_coordinator(context, kind, request.key, peer)}
+    return {"throttle_time": 0, "coordinators": [{"key": key, **_coordinator(context, kind, key, peer)} for key in request.coordinator_keys]}
 
 
-def _coordinator(context: GatewayContext, group_id: str, peer: Peer) -> dict[str, Any]:
+def _coordinator(context: GatewayContext, kind: int, group_id: str, peer: Peer) -> dict[str, Any]:
+    if kind != _GROUP:
+        return _NO_TRANSACTIONS if kind == _TRANSACTION else _UNKNOWN_KIND
     if not context.may(peer, "group", group_id, "describe"):
         return {**_NOWHERE, "error_code": ErrorCode.group_authorization_failed, "error_message": None}
     node_id = context.cluster.coordinator(group_id)

@@ -15,6 +15,8 @@ VERSIONS: Final = (0, 4)
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
+    if not request.group_id:
+        return {"throttle_time": 0, "error_code": ErrorCode.invalid_group_id}
     if not context.may(peer, "group", request.group_id, "read"):
         return {"throttle_time": 0, "error_code": ErrorCode.group_authorization_failed}
     if error := context.cluster.heartbeat_error(request.group_id):

@@ -16,6 +16,8 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
+    if not request.group_id:
+        return {"throttle_time": 0, "error_code": ErrorCode.invalid_group_id, "members": []}
     if not context.may(peer, "group", request.group_id, "read"):
         return {"throttle_time": 0, "error_code": ErrorCode.group_authorization_failed, "members": []}
     if error := context.cluster.heartbeat_error(request.group_id):

@@ -12,14 +12,18 @@ from bridge.gateway.protocol import RequestHead
 
 KEY: Final = 14
 VERSIONS: Final = (0, 5)
+_FIRST_WITH_PROTOCOL: Final = 5
 
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    del head
     group = context.groups.get(request.group_id)
     error = context.cluster.group_error(request.group_id)
     if not context.may(peer, "group", request.group_id, "read"):
         error = ErrorCode.group_authorization_failed
+    if not request.group_id:
+        error = ErrorCode.invalid_group_id
+    elif head.version >= _FIRST_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+        error = ErrorCode.inconsistent_group_protocol
     if error:
         return {"throttle_time": 0, "error_code": error, "assignment": b""}
     if group is None:

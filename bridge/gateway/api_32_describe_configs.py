@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FRAME_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
-from bridge.gateway.topics import Topic
+from bridge.gateway.topics import Topic, legal_topic_name
 
 KEY: Final = 32
 VERSIONS: Final = (1, 4)
@@ -51,7 +51,8 @@ def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | N
         return {**answer, "error_code": ErrorCode.topic_authorization_failed}
     if resource.resource_type == _TOPIC:
         if topic is None:
-            return {**answer, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": f"no topic {resource.resource_name}"}
+            error = ErrorCode.unknown_topic_or_partition if legal_topic_name(resource.resource_name) else ErrorCode.invalid_topic_exception
+            return {**answer, "error_code": error, "error_message": f"no topic {resource.resource_name}"}
         configs = {**_TOPIC_CONFIGS, "cleanup.policy": ("compact", _LIST)} if topic.latest else _TOPIC_CONFIGS
     elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.cluster.node_id)):
         host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,8 @@ from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
 from store.datastore import Datastore
-from tests.services import local_kafka, local_mariadb
-from tests.services.local_kafka import Kafka
+from tests.services import local_mariadb
+from tests.services.local_kafka import Kafka, started_kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.mariadb_cluster import TestCluster, bare_servers, make_cluster
@@ -51,20 +49,6 @@ def older_kafka() -> Iterator[Kafka]:
     """The same of the major version before."""
     with started_kafka(OLDER_KAFKA_VERSION) as broker:
         yield broker
-
-
-@contextmanager
-def started_kafka(version: str) -> Iterator[Kafka]:
-    if reason := local_kafka.why_not(version):
-        pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
-    broker = Kafka(directory, version=version)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.kill()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture(params=["store", pytest.param("zookeeper", marks=pytest.mark.xdist_group("zookeeper"))])

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Iterator
-from dataclasses import fields
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
 
 from bridge.events.record_batch import decode_record_batches
 from bridge.gateway.apis import APIS
-from bridge.gateway.protocol import API_VERSIONS, build, is_flexible
 from store.datastore import Datastore
+from tests.clients import raw_requests
+from tests.clients.raw_requests import encoded
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS
-from tests.unit.test_gateway_frames import ALL_VERSIONS, head_bytes, sample
+from tests.unit.test_gateway_frames import ALL_VERSIONS, sample
 
 pytestmark = pytest.mark.integration
 
 CELLS = 40
-ANSWER_TIMEOUT_S = 30.0
-"""The samples ask to wait for at most 1.5 s; a group forms within that."""
-
 OLD_AND_NEW_FETCHES = range(APIS[1].versions[0], APIS[1].versions[1] + 1)
 
 
@@ -46,26 +38,7 @@ def gateway(store: Path) -> Iterator[GatewayProcess]:
 
 
 def ask(gateway: GatewayProcess, key: int, version: int, body: bytes) -> Any:
-    """Sends one request and reads its whole answer by Kafka's own schema."""
-    request = head_bytes(key, version) + body
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=ANSWER_TIMEOUT_S) as peer, peer.makefile("rb") as stream:
-        peer.sendall(struct.pack(">i", len(request)) + request)
-        length = stream.read(4)
-        assert len(length) == 4, f"API {key}, version {version}: the connection was closed without an answer"
-        answer = stream.read(*struct.unpack(">i", length))
-    assert answer[:4] == struct.pack(">i", 7), "the request's own correlation id"
-    at = 5 if key != API_VERSIONS and is_flexible(key, version) else 4
-    entity, size = entity_reader(load_response_schema(key, version))(answer, at)
-    assert at + size == len(answer), "nothing behind its end"
-    return entity
-
-
-def encoded(key: int, version: int, values: dict[str, Any]) -> bytes:
-    """A request of this version out of plain values; fields that it does not have are left out."""
-    schema = load_request_schema(key, version)
-    buffer = BytesIO()
-    entity_writer(schema)(buffer, build(schema, values))
-    return buffer.getvalue()
+    return raw_requests.ask(gateway.port, key, version, body)
 
 
 @pytest.mark.parametrize("nulls", [False, True])
@@ -84,7 +57,7 @@ def test_every_version_of_fetch_gives_every_record(gateway: GatewayProcess, vers
         "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
         "topics": [{"topic": "trips", "topic_id": topic.topic_id, "partitions": partitions}], "forgotten_topics_data": [], "rack_id": "",
     }  # fmt: skip
-    answer = ask(gateway, 1, version, encoded(1, version, present(1, version, values)))
+    answer = ask(gateway, 1, version, encoded(1, version, values))
     [found] = [each.partitions for each in answer.responses]
     assert [(each.partition_index, each.error_code) for each in found] == [(shard, 0) for shard in range(SHARDS)]
     assert sum(each.high_watermark for each in found) == CELLS
@@ -97,7 +70,7 @@ def test_every_version_of_fetch_gives_every_record(gateway: GatewayProcess, vers
 def test_every_version_of_list_offsets_gives_both_ends(gateway: GatewayProcess, version: int, timestamp: int, offsets: int) -> None:
     partitions = [{"partition_index": shard, "current_leader_epoch": -1, "timestamp": timestamp} for shard in range(SHARDS)]
     values = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "trips", "partitions": partitions}], "timeout": 1000}
-    answer = ask(gateway, 2, version, encoded(2, version, present(2, version, values)))
+    answer = ask(gateway, 2, version, encoded(2, version, values))
     [found] = [each.partitions for each in answer.topics]
     assert [each.error_code for each in found] == [0] * SHARDS
     assert sum(each.offset for each in found) == offsets
@@ -114,7 +87,3 @@ def metadata(gateway: GatewayProcess) -> Any:
     values = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     return ask(gateway, 3, 12, encoded(3, 12, values))
 
-
-def present(key: int, version: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that this version has."""
-    return {field.name: values[field.name] for field in fields(load_request_schema(key, version)) if field.name in values}

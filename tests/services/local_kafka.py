@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import psutil
+import pytest
 
 from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, JarsUnavailable, kafka_class_path
@@ -91,3 +96,18 @@ class Kafka:
 
     def _advertise(self, path: Path) -> None:
         path.write_text(path.read_text() + f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.advertised}\n")
+
+
+@contextmanager
+def started_kafka(version: str = KAFKA_VERSION) -> Iterator[Kafka]:
+    """A broker that runs, with its files in a temporary folder. Skips the test, with the reason, where none can be had."""
+    if reason := why_not(version):
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
+    broker = Kafka(directory, version=version)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+        shutil.rmtree(directory)

@@ -19,6 +19,7 @@ from kio.serial._introspect import EntityField, EntityTupleField, classify_field
 from bridge.gateway.apis import APIS, FLEXIBLE_FROM
 from bridge.gateway.frame_check import MalformedFrame, check_frame
 from bridge.gateway.protocol import RequestHead, read_head, read_request, write_response
+from tests.clients.raw_requests import head_bytes
 
 ALL_VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.versions[0], api.versions[1] + 1)]
 
@@ -53,11 +54,6 @@ def sample(key: int, version: int, *, nulls: bool = False) -> tuple[Any, bytes]:
     buffer = BytesIO()
     entity_writer(schema)(buffer, entity)
     return entity, buffer.getvalue()
-
-
-def head_bytes(key: int, version: int) -> bytes:
-    head = struct.pack(">hhih", key, version, 7, 4) + b"test"
-    return head + b"\x00" if version >= FLEXIBLE_FROM[key] else head
 
 
 @pytest.mark.parametrize("nulls", [False, True])

@@ -194,9 +194,7 @@ def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
     return error
 
 
-def _response(
-    head: RequestHead, request: Any, topics: Sequence[Topic | None], answers: Sequence[_Answer], error: ErrorCode = ErrorCode.none
-) -> list[bytes]:
+def _response(head: RequestHead, request: Any, topics: Sequence[Topic | None], answers: Sequence[_Answer], error: ErrorCode = ErrorCode.none) -> list[bytes]:
     flexible = head.version >= _FIRST_FLEXIBLE
     parts: list[bytes] = [struct.pack(">i", 0)]
     if head.version >= 7:

@@ -86,4 +86,3 @@ def test_a_moment_beyond_every_clock_is_answered_and_not_looked_up(gateway: Gate
 def metadata(gateway: GatewayProcess) -> Any:
     values = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     return ask(gateway, 3, 12, encoded(3, 12, values))
-

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from store.clusters.cluster import Cluster
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine
 from store.dictionaries.dictionary import Dictionary, name_of
 from store.engines.contract import Replica
-from store.engines.dictionary_contract import Turn
+from store.engines.dictionary_contract import KeptDictionary, Turn
 from store.errors import DictionaryLost, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -59,6 +60,14 @@ class ClusteredDictionaries:
 
     def count(self) -> int:
         return self._clusters[0].write(lambda engine, _: engine.dictionaries.count(), READ_TIMEOUT_S)
+
+    def kept(self) -> list[KeptDictionary]:
+        """Contents of all clusters; the turns are those of the first, which decides."""
+        first, *others = [cluster.write(lambda engine, _: engine.dictionaries.kept(), READ_TIMEOUT_S) for cluster in self._clusters]
+        found = {each.dictionary_id: each for each in first}
+        for each in (one for kept in others for one in kept):
+            found.setdefault(each.dictionary_id, replace(each, turns=()))
+        return [found[dictionary_id] for dictionary_id in sorted(found)]
 
     def add(self, dictionary: Dictionary) -> None:
         for cluster in self._clusters:

@@ -198,7 +198,7 @@ class ClusteredEngine:
             return []
         # A node that is behind gives nothing of what another one has shown already: the next one is asked then.
         cells, _ = cluster.read(lambda engine: engine.scan(shard, location, count), self._read_first, bool)
-        return _there(cluster, [LogRange(shard, location, count)], [cells])[0]
+        return _there(cluster, [LogRange(shard, location, count)], [_shown(cells, watermark)])[0]
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         found: list[list[StoredCell]] = [[] for _ in ranges]
@@ -214,7 +214,8 @@ class ClusteredEngine:
                 continue
             wanted = [each for _, each in some]
             cells, _ = cluster.read(lambda engine, wanted=wanted: engine.scan_many(wanted), self._read_first, all_found)  # type: ignore[misc]
-            for (index, _), there in zip(some, _there(cluster, wanted, cells), strict=True):
+            below = [_shown(piece, cluster.shown(each.shard)) for each, piece in zip(wanted, cells, strict=True)]
+            for (index, _), there in zip(some, _there(cluster, wanted, below), strict=True):
                 found[index] = there
         return found
 
@@ -287,6 +288,11 @@ class ClusteredEngine:
             for (index, _), value in zip(members, values, strict=True):
                 results[index] = as_stale(value) if stale else value
         return [results[index] for index in range(len(keyed))]
+
+
+def _shown(cells: list[StoredCell], watermark: int) -> list[StoredCell]:
+    """Those below the watermark: where ids were left out by a restore, as many cells as ids may go on beyond it."""
+    return cells if not cells or cells[-1].added_id < watermark else [cell for cell in cells if cell.added_id < watermark]
 
 
 def _there(cluster: Cluster, ranges: Sequence[LogRange], found: list[list[StoredCell]]) -> list[list[StoredCell]]:

@@ -81,6 +81,10 @@ class DictionaryStore(Protocol):
         """Dictionaries that are there, in use or not."""
         ...
 
+    def kept(self) -> list[KeptDictionary]:
+        """All of them, each looked at."""
+        ...
+
     def add(self, dictionary: Dictionary) -> None:
         """C1."""
         ...
@@ -96,10 +100,6 @@ class DictionaryStore(Protocol):
 
 class DictionaryTable(DictionaryStore, Protocol):
     """The dictionaries on one storage."""
-
-    def kept(self) -> list[KeptDictionary]:
-        """All of them, each looked at."""
-        ...
 
     def restore(self, dictionary: Dictionary) -> None:
         """Writes a content that was lost here, in place of what is there, on this storage alone: other nodes of its cluster are looked at by themselves."""

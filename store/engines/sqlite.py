@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E17 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E17, E22 and E23 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -43,6 +43,9 @@ SCHEMA_VERSION: Final = 2
 CELLS_FILE: Final = "node-0.sqlite3"
 """The file with the cells, in the datastore's directory."""
 
+STATE_FILE: Final = "state.sqlite3"
+"""The file with the state table, there too."""
+
 _ADDED_ID_BITS: Final = 47
 _SCAN_STEP: Final = 500
 _CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
@@ -68,7 +71,7 @@ class SqliteEngine:
             prepare_file(self._file, datastore, self._shards)
             self._dictionaries = SqliteDictionaries(self._file)
             self._dictionaries.check()
-            self._state = SqliteState(directory / "state.sqlite3")
+            self._state = SqliteState(directory / STATE_FILE)
         except BaseException:
             self._file.close()
             raise
@@ -145,7 +148,7 @@ class SqliteEngine:
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
         sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
-        bounds = (_position(shard, location), _position(shard, ADDED_ID_MAX), limit)
+        bounds = (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)
         with self._file.read() as connection:
             cells = _within_scan_bytes(connection.execute(sql, bounds))
             check_scan(shard, location, cells, lambda: _log_start(connection, shard))
@@ -156,7 +159,7 @@ class SqliteEngine:
 
     def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
         check_shard(shard, self._shards)
-        first = _position(shard, 0)
+        first = position_of(shard, 0)
         sql = (
             "SELECT older.position FROM cell AS older WHERE older.position >= ? AND older.position < ? AND EXISTS ("
             " SELECT 1 FROM cell AS newer WHERE newer.row_key = older.row_key AND newer.column_name = older.column_name"
@@ -174,7 +177,7 @@ class SqliteEngine:
             while low < high:
                 middle = (low + high) // 2
                 sql = "SELECT position, created_at_us FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT 1"
-                row = connection.execute(sql, (_position(shard, middle), _position(shard, high - 1))).fetchone()
+                row = connection.execute(sql, (position_of(shard, middle), position_of(shard, high - 1))).fetchone()
                 if row is None or row[1] >= created_at_us:
                     high = middle
                 else:
@@ -199,12 +202,12 @@ class SqliteEngine:
             start, end = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
             check_trim(shard, below, end)
             sql = "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
-            bounds = (_position(shard, start), _position(shard, below), cells_max)
+            bounds = (position_of(shard, start), position_of(shard, below), cells_max)
             sizes = [(position & ADDED_ID_MAX, size) for position, size in connection.execute(sql, bounds)]
             start = step_end(start, below, cells_max, sizes)
             connection.execute("UPDATE shard_counter SET log_start = ? WHERE shard = ?", (start, shard))
             failpoint("sqlite.trim.before_delete")
-            connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (_position(shard, 0), _position(shard, start)))
+            connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (position_of(shard, 0), position_of(shard, start)))
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
         return int(start)
@@ -289,7 +292,7 @@ class _PutTransaction:
                 results.append(repeated(cells[before], results[before], cell))
             else:
                 counter = counters[shard]
-                rows.append((_position(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
+                rows.append((position_of(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
                 results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
                 counter.next_added_id += 1
         failpoint("sqlite.put.before_insert")
@@ -359,5 +362,6 @@ def _log_start(connection: sqlite3.Connection, shard: int) -> int:
     return int(start)
 
 
-def _position(shard: int, added_id: int) -> int:
+def position_of(shard: int, added_id: int) -> int:
+    """Where a cell lies in the file: the rowid of its row."""
     return shard << _ADDED_ID_BITS | min(added_id, ADDED_ID_MAX)

@@ -1,0 +1,1 @@
+"""Backups of a datastore: what its logs hold as files, and back into empty storage."""

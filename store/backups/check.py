@@ -1,0 +1,143 @@
+"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, the product's digest of each piece of a log.
+
+``verify`` reads everything and tells every file that is damaged; a restore reads through the same functions, so it takes nothing that was not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from store.backups.block_file import MAGIC, cells_of, read_blocks
+from store.backups.folder import DICTIONARIES, STATE, Backup
+from store.backups.manifest import Segment
+from store.body_codec import decode_body
+from store.cells import StoredCell
+from store.dictionaries import known
+from store.dictionaries.dictionary import Dictionary, from_line
+from store.digest import ShardDigest
+from store.errors import CellfeedError, DataDamaged
+
+_READ_BYTES: Final = 1 << 20
+
+OnProgress = Callable[[int], None]
+"""Is told how many cells have been read, after each piece."""
+
+
+def check_files(chain: Sequence[Backup]) -> list[str]:
+    """What is wrong with the files of these backups, by length and SHA-256: a line for each; nothing when all are as they were written."""
+    wrong = []
+    for backup in chain:
+        for file in backup.manifest.files:
+            path = backup.path / file.name
+            try:
+                digest = sha256()
+                size = 0
+                with path.open("rb") as opened:
+                    while piece := opened.read(_READ_BYTES):
+                        digest.update(piece)
+                        size += len(piece)
+            except OSError as error:
+                wrong.append(f"{backup.name}/{file.name}: {error.strerror}")
+                continue
+            if size != file.bytes:
+                wrong.append(f"{backup.name}/{file.name}: {size} bytes, {file.bytes} were written")
+            elif digest.hexdigest() != file.sha256:
+                wrong.append(f"{backup.name}/{file.name}: its content is not what was written (SHA-256)")
+    return wrong
+
+
+def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) -> list[str]:
+    """Reads all that these backups hold; what is wrong, a line each. ``chain``: a full backup and its increments, in order."""
+    wrong = check_files(chain)
+    damaged = {line.partition(":")[0] for line in wrong}
+    try:
+        with dictionaries_known(chain):
+            for backup in chain:
+                for segment in backup.manifest.segments:
+                    if f"{backup.name}/{segment.file}" in damaged:
+                        continue
+                    try:
+                        for cells in read_segment(backup, segment):
+                            on_progress(len(cells))
+                    except CellfeedError as error:
+                        wrong.append(str(error))
+    except CellfeedError as error:
+        wrong.append(str(error))
+    try:
+        read_state(chain[-1])
+    except CellfeedError as error:
+        wrong.append(str(error))
+    return list(dict.fromkeys(wrong))
+
+
+def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
+    """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last cell: what comes before the end is not checked as a whole."""
+    name = f"{backup.name}/{segment.file}"
+    digest = ShardDigest()
+    with _opened(backup, segment.file) as file:
+        for payload in read_blocks(file, name, segment.offset, segment.bytes):
+            shard, cells = cells_of(payload, name)
+            if shard != segment.shard or not segment.from_id <= cells[0].added_id <= cells[-1].added_id < segment.below_id:
+                raise DataDamaged(f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be")
+            for cell in cells:
+                try:
+                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+                except ValueError as error:
+                    raise DataDamaged(f"{name}: shard {shard}: {error}") from None
+            yield cells
+    if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
+        raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
+
+
+def read_state(backup: Backup) -> list[tuple[str, bytes]]:
+    """Keys and values of the state entries. Raises DataDamaged."""
+    [file] = [each for each in backup.manifest.files if each.name == STATE]
+    name = f"{backup.name}/{STATE}"
+    with _opened(backup, STATE) as opened:
+        payloads = list(read_blocks(opened, name, len(MAGIC), file.bytes - len(MAGIC)))
+    try:
+        return [msgspec.msgpack.decode(payload, type=tuple[str, bytes]) for payload in payloads]
+    except msgspec.MsgspecError as error:
+        raise DataDamaged(f"{name}: a block holds no state entry: {error}") from error
+
+
+def read_dictionaries(backup: Backup) -> list[Dictionary]:
+    """Raises DataDamaged when one is damaged, or one that a turn names is missing."""
+    name = f"{backup.name}/{DICTIONARIES}"
+    try:
+        found = [from_line(line) for line in (backup.path / DICTIONARIES).read_bytes().splitlines()]
+    except (OSError, CellfeedError) as error:
+        raise DataDamaged(f"{name}: {error}") from error
+    missing = {turn.sha256 for turn in backup.manifest.turns} - {each.sha256.hex() for each in found}
+    if missing:
+        raise DataDamaged(f"{name}: {len(missing)} dictionaries that bodies need are not in it")
+    return found
+
+
+@contextmanager
+def dictionaries_known(chain: Sequence[Backup]) -> Iterator[None]:
+    """Bodies of these backups can be decoded: the newest has every dictionary of those before."""
+    found = {dictionary.dictionary_id: dictionary for dictionary in read_dictionaries(chain[-1])}
+    known.add_source(found.get)
+    try:
+        yield
+    finally:
+        known.remove_source(found.get)
+
+
+@contextmanager
+def _opened(backup: Backup, name: str) -> Iterator[BinaryIO]:
+    path: Path = backup.path / name
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise DataDamaged(f"{backup.name}/{name}: it is no file of a backup: it begins otherwise")
+            yield file
+    except OSError as error:
+        raise DataDamaged(f"{backup.name}/{name}: {error.strerror}") from error

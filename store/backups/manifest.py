@@ -1,0 +1,126 @@
+"""What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup, but the rest of one that was not finished.
+
+The file is two lines: the manifest as JSON, and the SHA-256 of that line. It names every other file with its length and SHA-256, so nothing of a backup can be
+lost, cut short or changed unnoticed. ``onto`` names the backup that this one is an increment of: of each shard it holds what has come since.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from store.errors import DataDamaged, ProtectData
+
+FORMAT_VERSION: Final = 1
+"""Raised with every change that an older program would misread."""
+
+
+class BackedFile(msgspec.Struct, frozen=True):
+    """A file of the backup; ``sha256`` in hexadecimal digits."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A piece of a shard's log, ids from ``from_id`` up to, not including, ``below_id``: ``cells`` cells in ``bytes`` bytes of ``file`` from ``offset`` on.
+    ``digest``: the product's own (:mod:`store.digest`) over these cells."""
+
+    shard: int
+    from_id: int
+    below_id: int
+    cells: int
+    digest: str
+    file: str
+    offset: int
+    bytes: int
+
+
+class BackedLog(msgspec.Struct, frozen=True):
+    """A shard's log as it was: the ends, the time of its last cell, and ``(leader epoch, first added_id)`` of each epoch."""
+
+    shard: int
+    log_start: int
+    watermark: int
+    last_created_at_us: int
+    epochs: list[tuple[int, int]]
+
+
+class BackedTurn(msgspec.Struct, frozen=True):
+    """That puts of a column took the dictionary of this SHA-256."""
+
+    column_name: str
+    turn: int
+    sha256: str
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Somebody who has read a shard up to ``location``, the next id to read, as known by ``source``."""
+
+    name: str
+    topic: str
+    shard: int
+    location: int
+    leader_epoch: int = -1
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.name} has come, in topic {self.topic}, to {self.shard}:{self.location}"
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
+    the datastore when the backup was begun."""
+
+    format_version: int
+    name: str
+    datastore: str
+    shards: int
+    created_at_us: int
+    onto: str | None
+    onto_sha256: str | None
+    files: list[BackedFile]
+    segments: list[Segment]
+    logs: list[BackedLog]
+    columns: list[str]
+    turns: list[BackedTurn]
+    readers: list[Reader]
+    state_revision: int
+    owners: dict[str, list[tuple[int, int]]] = {}
+
+    @property
+    def cells(self) -> int:
+        """Those that this backup itself holds."""
+        return sum(segment.cells for segment in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The file's content."""
+    line = msgspec.json.encode(manifest)
+    return line + b"\n" + sha256(line).hexdigest().encode() + b"\n"
+
+
+def digest_of_manifest(content: bytes) -> str:
+    """What an increment remembers of the backup below it."""
+    return sha256(content).hexdigest()
+
+
+def decode_manifest(content: bytes, name: str) -> Manifest:
+    """Raises DataDamaged; ProtectData for a format that this program does not know."""
+    line, _, rest = content.partition(b"\n")
+    if rest != sha256(line).hexdigest().encode() + b"\n":
+        raise DataDamaged(f"{name}: the manifest is damaged: it is not what its SHA-256 says")
+    version = msgspec.json.decode(line, type=dict[str, object]).get("format_version")
+    if version != FORMAT_VERSION:
+        raise ProtectData(f"{name}: the backup is of format {version}; this program reads format {FORMAT_VERSION}: use the program that made it, or a newer one")
+    try:
+        return msgspec.json.decode(line, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise DataDamaged(f"{name}: the manifest is no manifest: {error}") from error

@@ -1,0 +1,293 @@
+"""Brings a backup back into empty storage, so that no id that anybody was shown is ever given to another cell.
+
+**What a restored log is** (E22, E23). The cells of the backup, byte for byte, under their own ids, from its log start to its watermark. Where it goes on:
+
+    nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
+    somebody has, or may have (``new_ids``)             far above all of them. The ids between are given to nobody
+
+and in either case under a leader epoch that is ``EPOCHS_LEFT_OUT`` above every one that is known of: those that a promotion may have raised after the backup
+was taken are not used a second time. The new epoch begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its
+log was cut off.
+
+**How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``, which says which ids were lost, when and why. It is written
+with the counters in one transaction: so at every moment the watermark lies at the end of the backup or behind that cell, never between; there is always a cell
+to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost, in the
+place where it is lost.
+
+**Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
+of a log has the digest that it had when it was backed up. A target says how, and what a kill leaves:
+
+    SQLite   (store/engines/sqlite_restore.py)   made beside its place, and renamed there at the end. Killed: it starts over
+    MariaDB  (store/clusters/restore.py)         a cluster without a role. Killed: it goes on where the counters say
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+from uuid import NAMESPACE_URL, uuid5
+
+from store import json_body
+from store.backups.check import dictionaries_known, read_dictionaries, read_segment
+from store.backups.folder import Backup
+from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
+from store.body_codec import decode_body, encode_body
+from store.cells import StoredCell, moment
+from store.dictionaries.dictionary import Dictionary
+from store.digest import ShardDigest
+from store.errors import DataDamaged, ProtectData
+from store.failpoints import declare, failpoint
+from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
+from store.sharding import shards_of
+
+declare("restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open")
+
+EPOCHS_LEFT_OUT: Final = 1_000
+"""Leader epochs that a restore leaves out: more promotions than there can have been between a backup and the loss of what it was taken of."""
+
+IDS_LEFT_OUT: Final = 1_000_000
+"""Ids that are left out above the highest location that any reader has saved: a reader is ahead of what it saved by what it reads in one interval of saving
+(Kafka's clients: 5 s, and 100,000 records that are fetched ahead)."""
+
+REVISIONS_LEFT_OUT: Final = 1_000_000_000
+"""Revisions of the state table: those from after the backup are tokens that a process may still hold, and must not come to mean something else."""
+
+RESTORED_COLUMN: Final = "RESTORED"
+_NAMED_MAX: Final = 10
+_KEYS_AT_A_TIME: Final = 4_096
+_SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)
+
+OnProgress = Callable[[int, int], None]
+"""Is told how many cells have been loaded and read back, and of how many (each counts twice)."""
+
+
+class RestoredLog(NamedTuple):
+    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that are left out; None where none are."""
+
+    shard: int
+    log_start: int
+    end: int
+    last_created_at_us: int
+    epochs: list[tuple[int, int]]
+    note: StoredCell | None
+
+    @property
+    def next_added_id(self) -> int:
+        return self.end if self.note is None else self.note.added_id + 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a restore comes to. ``state``: the entries that come back, keys and values."""
+
+    chain: Sequence[Backup]
+    epoch: int
+    logs: Mapping[int, RestoredLog]
+    state: Sequence[tuple[str, bytes]]
+    state_revision: int
+    dictionaries: Sequence[Dictionary]
+    turns: Sequence[BackedTurn]
+    columns: Sequence[str]
+
+    @property
+    def backup(self) -> Backup:
+        return self.chain[-1]
+
+    @property
+    def lost(self) -> dict[int, tuple[int, int]]:
+        """By shard the first and the last of the ids that are left out."""
+        return {shard: (log.end, log.note.added_id - 1) for shard, log in self.logs.items() if log.note is not None}
+
+
+class LogReader(Protocol):
+    """What a restored log is read back with."""
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]: ...
+
+
+class Target(Protocol):
+    """Storage that is restored into, by one process at a time."""
+
+    def begin(self, plan: Plan) -> None:
+        """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens it; then writes the dictionaries. Raises ProtectData."""
+        ...
+
+    def loaded(self, shard: int) -> int:
+        """The id that is to be loaded next; 0 when none was."""
+        ...
+
+    def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
+        """The next cells of a log, in order."""
+        ...
+
+    def complete(self, plan: Plan) -> None:
+        """Counters, epochs, columns, notes, and the state."""
+        ...
+
+    def reader(self) -> AbstractContextManager[LogReader]:
+        """Reads what is there now."""
+        ...
+
+    def open(self) -> None:
+        """From now on it is a datastore like any other."""
+        ...
+
+
+def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Reader]:
+    """Those who have read what the backup does not have, the furthest ahead first."""
+    ends = {log.shard: log.watermark for log in chain[-1].manifest.logs}
+    ahead = [reader for reader in readers if reader.location > ends.get(reader.shard, ADDED_ID_MAX)]
+    return sorted(ahead, key=lambda reader: (ends[reader.shard] - reader.location, reader.name))
+
+
+def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> None:
+    """Raises ProtectData when there are any."""
+    if not ahead:
+        return
+    named = "; ".join(map(str, ahead[:_NAMED_MAX])) + (f"; and {len(ahead) - _NAMED_MAX} more" if len(ahead) > _NAMED_MAX else "")
+    ends = ", ".join(f"{log.shard}:{log.watermark}" for log in chain[-1].manifest.logs if log.shard in {reader.shard for reader in ahead[:_NAMED_MAX]})
+    raise ProtectData(
+        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further: {named}. Restore a newer backup; or, if what lies between is "
+        "lost for good, let the ids go on above what they have read: --readers-ahead raise-epoch"
+    )
+
+
+def plan(chain: Sequence[Backup], state: Sequence[tuple[str, bytes]], readers: Sequence[Reader], new_ids: Mapping[int, int], now_us: int, why: str) -> Plan:
+    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log."""
+    told = chain[-1].manifest
+    _check_whole(chain)
+    known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
+    epoch = max(known, default=0) + EPOCHS_LEFT_OUT
+    wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
+    keys = _row_keys(told.datastore, epoch, told.shards, wanted)
+    logs = {}
+    for log in told.logs:
+        note = _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, chain[-1].name, why) if log.shard in keys else None
+        logs[log.shard] = RestoredLog(
+            log.shard,
+            log.log_start,
+            log.watermark,
+            log.last_created_at_us if note is None else note.created_at_us,
+            [*log.epochs, (epoch, log.watermark)],
+            note,
+        )
+    columns = [*told.columns, *([RESTORED_COLUMN] if keys and RESTORED_COLUMN not in told.columns else [])]
+    revision = told.state_revision + REVISIONS_LEFT_OUT
+    return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
+
+
+def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None) -> None:
+    """Does it. Raises ProtectData for storage that is not empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run it
+    again then."""
+    steps = _Steps(on_progress, 2 * sum(segment.cells for _, segment in _segments(plan.chain)))
+    target.begin(plan)
+    failpoint("restore.after_begin")
+    with dictionaries_known(plan.chain):
+        for backup, segment in _segments(plan.chain):
+            log = plan.logs[segment.shard]
+            begin = max(log.log_start, target.loaded(segment.shard))
+            for cells in read_segment(backup, segment):
+                if new := [cell for cell in cells if cell.added_id >= begin]:
+                    target.load(segment.shard, new)
+                steps.advance(len(cells))
+            failpoint("restore.after_load")
+        target.complete(plan)
+        failpoint("restore.after_complete")
+        with target.reader() as reader:
+            for backup, segment in _segments(plan.chain):
+                _compare(reader, plan.logs[segment.shard].log_start, backup, segment)
+                steps.advance(segment.cells)
+    failpoint("restore.before_open")
+    target.open()
+
+
+class _Steps:
+    """How far it is."""
+
+    def __init__(self, on_progress: OnProgress, total: int) -> None:
+        self._on_progress = on_progress
+        self._total = total
+        self._done = 0
+        on_progress(0, total)
+
+    def advance(self, cells: int) -> None:
+        self._done += cells
+        self._on_progress(self._done, self._total)
+
+
+def _segments(chain: Sequence[Backup]) -> Iterator[tuple[Backup, Segment]]:
+    """Every piece of every log; those of one log in the order of their ids."""
+    for backup in chain:
+        for segment in backup.manifest.segments:
+            yield backup, segment
+
+
+def _check_whole(chain: Sequence[Backup]) -> None:
+    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
+    reached: dict[int, int] = {}
+    for backup, segment in _segments(chain):
+        log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
+        if segment.from_id > max(reached.get(segment.shard, 0), log_start):
+            raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells from {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
+        reached[segment.shard] = segment.below_id
+    for log in chain[-1].manifest.logs:
+        if log.watermark > max(reached.get(log.shard, 0), log.log_start):
+            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells from {reached.get(log.shard, 0)} to {log.watermark - 1}")
+
+
+def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment) -> None:
+    """Raises DataDamaged when the storage does not hold the cells of this piece."""
+    begin = max(segment.from_id, log_start)
+    found, location = ShardDigest(), begin
+    while location < segment.below_id:
+        cells = [cell for cell in reader.scan(segment.shard, location, _SCAN_CELLS) if cell.added_id < segment.below_id]
+        if not cells:
+            break
+        _feed(found, cells)
+        location = cells[-1].added_id + 1
+    expected, count = segment.digest, segment.cells
+    if begin > segment.from_id:  # its front was trimmed before the last increment: it is not restored
+        rest = ShardDigest()
+        for cells in read_segment(backup, segment):
+            _feed(rest, [cell for cell in cells if cell.added_id >= begin])
+        expected, count = rest.hexdigest(), rest.cells
+    if (found.hexdigest(), found.cells) != (expected, count):
+        raise DataDamaged(
+            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to {segment.below_id - 1} and another digest than the backup's {count}: "
+            "it was not opened; restore into other storage"
+        )
+
+
+def _feed(digest: ShardDigest, cells: Sequence[StoredCell]) -> None:
+    for cell in cells:
+        digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+
+
+def _note(log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int, backup: str, why: str) -> StoredCell:
+    body = {
+        "backup": backup,
+        "leader_epoch": epoch,
+        "lost_from": log.watermark,
+        "lost_to": added_id - 1,
+        "reason": why,
+        "restored_at": moment(now_us).isoformat(),
+        "shard": log.shard,
+    }
+    at_us = max(now_us, log.last_created_at_us)
+    return StoredCell(added_id, row_key, RESTORED_COLUMN, epoch, at_us, encode_body(json_body.canonical(body)))
+
+
+def _row_keys(datastore: str, epoch: int, shards: int, wanted: Sequence[int]) -> dict[int, bytes]:
+    """A row key of each of these shards, that nobody else makes."""
+    found: dict[int, bytes] = {}
+    left, number = set(wanted), 0
+    while left:
+        keys = [uuid5(NAMESPACE_URL, f"cellfeed restore {datastore} {epoch} {number + each}").bytes for each in range(_KEYS_AT_A_TIME)]
+        number += _KEYS_AT_A_TIME
+        for key, shard in zip(keys, shards_of(keys, shards), strict=True):
+            if shard in left:
+                left.discard(shard)
+                found[shard] = key
+    return found

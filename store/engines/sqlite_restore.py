@@ -1,0 +1,121 @@
+"""Restores into an embedded datastore: a folder beside its place, renamed to it at the end, so nobody can open it before it is whole.
+
+Crash points: before the rename the place is as empty as it was, and the next restore starts over; the rename is one step; after it everything is there. A
+restore holds a lock, so two of them do not meet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from store.backups.folder import sync_folder
+from store.backups.restore import LogReader, Plan
+from store.cells import StoredCell
+from store.engines.sqlite import CELLS_FILE, STATE_FILE, SqliteEngine, position_of, prepare_file
+from store.engines.sqlite_dictionaries import SqliteDictionaries
+from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_state import SqliteState
+from store.errors import InvalidRequest, ProtectData
+from store.failpoints import declare, failpoint
+
+declare("sqlite.restore.before_rename", "sqlite.restore.after_rename")
+
+_ROW_BYTES = 150
+_STATE_ENTRIES = 1_000
+"""Entries of one commit of the state table."""
+
+
+class SqliteTarget:
+    """:class:`store.backups.restore.Target`. ``place``: the folder that the datastore is to have. Use as a context: it holds the lock."""
+
+    def __init__(self, place: Path, datastore: str, shards: int) -> None:
+        self._place = place
+        self._staged = place.with_name(f"{place.name}.restoring")
+        self._datastore, self._shards = datastore, shards
+        self._held = ExitStack()
+        self._file: SqliteFile | None = None
+
+    def __enter__(self) -> SqliteTarget:
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        lock = self._held.enter_context(self._staged.with_name(f"{self._staged.name}.lock").open("a"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._held.close()
+            raise InvalidRequest(f"another restore into {self._place} is under way") from None
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._held.close()
+
+    def begin(self, plan: Plan) -> None:
+        if self._place.exists():
+            raise ProtectData(
+                f"nothing restored: {self._place} is there already, and a backup goes into empty storage only. Move it away, or name another run directory with --into"
+            )
+        if self._staged.exists():
+            shutil.rmtree(self._staged)  # a restore that was killed
+        self._file = SqliteFile(self._staged / CELLS_FILE)
+        prepare_file(self._file, self._datastore, self._shards)
+        dictionaries = SqliteDictionaries(self._file)
+        by_digest = {dictionary.sha256.hex(): dictionary for dictionary in plan.dictionaries}
+        for dictionary in plan.dictionaries:
+            dictionaries.add(dictionary)
+        for turn in sorted(plan.turns, key=lambda each: each.turn):
+            dictionaries.use(by_digest[turn.sha256], turn.turn)
+
+    def loaded(self, shard: int) -> int:
+        del shard
+        return 0  # a restore that was killed starts over
+
+    def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
+        with self._cells.write(sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)) as connection:
+            connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", [(position_of(shard, cell.added_id), *cell[1:]) for cell in cells])
+
+    def complete(self, plan: Plan) -> None:
+        for log in plan.logs.values():
+            if log.note is not None:
+                self.load(log.shard, [log.note])
+        with self._cells.write() as connection:
+            connection.executemany(
+                "UPDATE shard_counter SET log_start = ?, next_added_id = ?, leader_epoch = ?, last_created_at_us = ? WHERE shard = ?",
+                [(log.log_start, log.next_added_id, plan.epoch, log.last_created_at_us, log.shard) for log in plan.logs.values()],
+            )
+            connection.execute("DELETE FROM leader_epoch")
+            connection.executemany("INSERT INTO leader_epoch VALUES (?, ?, ?)", [(log.shard, *epoch) for log in plan.logs.values() for epoch in log.epochs])
+            connection.executemany("INSERT INTO column_seen VALUES (?)", [(name,) for name in plan.columns])
+        state = SqliteState(self._staged / STATE_FILE)
+        try:
+            state.begin_at(plan.state_revision)
+            for start in range(0, len(plan.state), _STATE_ENTRIES):
+                state.commit(dict(plan.state[start : start + _STATE_ENTRIES]))
+        finally:
+            state.close()
+
+    @contextmanager
+    def reader(self) -> Iterator[LogReader]:
+        engine = SqliteEngine(self._staged, self._datastore, self._shards)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+    def open(self) -> None:
+        self._cells.close()
+        self._file = None
+        sync_folder(self._staged)
+        failpoint("sqlite.restore.before_rename")
+        self._staged.rename(self._place)
+        sync_folder(self._place.parent)
+        failpoint("sqlite.restore.after_rename")
+
+    @property
+    def _cells(self) -> SqliteFile:
+        assert self._file is not None, "begin() comes first"  # noqa: S101
+        return self._file

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
+from store.backups.restore import Target
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import Initialised, init_cluster
-from store.clusters.shard_map import ShardMap, even_map
+from store.clusters.restore import ClusterTarget
+from store.clusters.shard_map import ShardMap, even_map, read_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.dictionaries.recovery import Place
@@ -25,6 +27,7 @@ from store.engines.mysql_migrations import Layout, check_schema
 from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_restore import SqliteTarget
 from store.errors import InvalidRequest, NotFound, StorageUnavailable
 
 
@@ -109,6 +112,24 @@ def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Pl
                 check_schema(server, Layout(config.datastore.name, config.datastore.shards))
                 places.append(Place(cluster.name, node, MySqlDictionaries(server, servers.meta)))
         yield places, silent
+
+
+def shard_owners(datastore: Datastore) -> dict[str, list[tuple[int, int]]]:
+    """Which cluster has which shards, for a backup; empty for an embedded datastore."""
+    found = read_map(datastore.state) if isinstance(datastore.engine, ClusteredEngine) else None
+    return found.owners if found is not None else {}
+
+
+def restore_target(config: Config, directory: Path, owners: Mapping[str, Sequence[tuple[int, int]]]) -> AbstractContextManager[Target]:
+    """Where a backup is restored into, to be used as a context. ``owners``: the backup's shard map, which the clusters get where the configuration names the
+    same ones and does not divide the shards otherwise. Raises InvalidRequest."""
+    given = config.datastore
+    if not given.clusters:
+        return SqliteTarget(directory / given.directory / given.name, given.name, given.shards)
+    divided = shard_map(config)
+    if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {cluster.name for cluster in given.clusters}:
+        divided = ShardMap(given.name, given.shards, 1, {name: list(ranges) for name, ranges in owners.items()})
+    return ClusterTarget([cluster_servers(config, cluster.name) for cluster in given.clusters], divided)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

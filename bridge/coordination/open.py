@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bridge.coordination.contract import Coordinator
+from collections.abc import Mapping
+
+from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract import StateTable
-from store.errors import InvalidRequest
+from store.engines.contract import StateEntry, StateTable
+from store.errors import InvalidRequest, StorageUnavailable
 
 IN_STORE = "store"
 
@@ -30,3 +32,34 @@ def open_coordinator(url: str, state: StateTable) -> Coordinator:
     from bridge.coordination.zookeeper_url import parse_zookeeper_url
 
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state)
+
+
+def open_offsets_elsewhere(url: str) -> Offsets | None:
+    """The offsets that are kept outside of the datastore, without the datastore; None where they are in it. To be closed. Raises InvalidRequest."""
+    check_coordination(url)
+    if url == IN_STORE:
+        return None
+    from bridge.coordination.zookeeper_offsets import ZooKeeperOffsets
+    from bridge.coordination.zookeeper_url import parse_zookeeper_url
+
+    return ZooKeeperOffsets(parse_zookeeper_url(url), _NoStorage())
+
+
+class _NoStorage:
+    """Stands for the state table of a datastore that is not there: nothing is read from it, nothing is written."""
+
+    def get(self, key: str) -> StateEntry | None:
+        raise _not_there()
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        raise _not_there()
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        raise _not_there()
+
+    def now_us(self) -> int:
+        raise _not_there()
+
+
+def _not_there() -> StorageUnavailable:
+    return StorageUnavailable("the datastore is not there yet")

@@ -27,6 +27,7 @@ _VERBS: Final = {
     "tail": "cells",
     "verify": "verify",
     "trim": "trim",
+    "restore": "restore",
     "demo": "demo",
     "run": "lifecycle",
 }
@@ -39,6 +40,7 @@ _GROUPS: Final = {
     "offsets": ("app", ("offsets", "offsets_translate")),
     "cluster": ("app", ("cluster",)),
     "dictionary": ("app", ("dictionary",)),
+    "backup": ("app", ("backup",)),
     "users": ("users_app", ("access",)),
     "acls": ("acls_app", ("access",)),
     "warehouse": ("app", ("warehouse",)),

@@ -84,7 +84,9 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
         for payload in read_blocks(file, name, segment.offset, segment.bytes):
             shard, cells = cells_of(payload, name)
             if shard != segment.shard or not segment.from_id <= cells[0].added_id <= cells[-1].added_id < segment.below_id:
-                raise DataDamaged(f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be")
+                raise DataDamaged(
+                    f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be"
+                )
             for cell in cells:
                 try:
                     digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))

@@ -34,8 +34,8 @@ from store.backups.folder import DICTIONARIES, MANIFEST, STATE, Backup, BackupFo
 from store.backups.manifest import FORMAT_VERSION, BackedFile, BackedLog, BackedTurn, Manifest, Reader, Segment, encode_manifest
 from store.body_codec import decode_body
 from store.cells import StoredCell, moment
-from store.digest import ShardDigest
 from store.dictionaries.dictionary import to_line
+from store.digest import ShardDigest
 from store.engines.contract import Engine, Head, StateEntry
 from store.errors import DataDamaged, DictionaryLost, InvalidRequest, ProtectData, Trimmed
 from store.failpoints import declare, failpoint
@@ -228,9 +228,7 @@ class _CellsWriter:
                 file.write(block)
             self._pace.advance(cells[-1].added_id + 1 - location, len(cells))
             location = cells[-1].added_id + 1
-        segment = Segment(
-            shard, begin, head.watermark, digest.cells, digest.hexdigest(), f"cells-{len(self.files):04d}", offset, file.bytes - offset
-        )
+        segment = Segment(shard, begin, head.watermark, digest.cells, digest.hexdigest(), f"cells-{len(self.files):04d}", offset, file.bytes - offset)
         if file.bytes >= CELLS_FILE_BYTES:
             self._finish()
         return log_start, segment

@@ -93,7 +93,9 @@ class BackupFolder:
             try:
                 before = self._read(self.path / below)
             except NotFound:
-                raise DataDamaged(f"backup {chain[0].name} stands on {below}, which is not in {self.path}: without it the cells from before are missing") from None
+                raise DataDamaged(
+                    f"backup {chain[0].name} stands on {below}, which is not in {self.path}: without it the cells from before are missing"
+                ) from None
             if before.sha256 != chain[0].manifest.onto_sha256:
                 raise DataDamaged(f"backup {chain[0].name} stands on another {below} than the one in {self.path}")
             chain.insert(0, before)

@@ -119,7 +119,9 @@ def decode_manifest(content: bytes, name: str) -> Manifest:
         raise DataDamaged(f"{name}: the manifest is damaged: it is not what its SHA-256 says")
     version = msgspec.json.decode(line, type=dict[str, object]).get("format_version")
     if version != FORMAT_VERSION:
-        raise ProtectData(f"{name}: the backup is of format {version}; this program reads format {FORMAT_VERSION}: use the program that made it, or a newer one")
+        raise ProtectData(
+            f"{name}: the backup is of format {version}; this program reads format {FORMAT_VERSION}: use the program that made it, or a newer one"
+        )
     try:
         return msgspec.json.decode(line, type=Manifest)
     except msgspec.MsgspecError as error:

@@ -10,9 +10,9 @@ was taken are not used a second time. The new epoch begins at the watermark, so 
 log was cut off.
 
 **How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``, which says which ids were lost, when and why. It is written
-with the counters in one transaction: so at every moment the watermark lies at the end of the backup or behind that cell, never between; there is always a cell
-to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost, in the
-place where it is lost.
+with the counters in one transaction: so at every moment the watermark lies at the end of the backup or behind that cell, never between; there is always a
+cell to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost,
+in the place where it is lost.
 
 **Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
 of a log has the digest that it had when it was backed up. A target says how, and what a kill leaves:
@@ -149,8 +149,8 @@ def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> No
     named = "; ".join(map(str, ahead[:_NAMED_MAX])) + (f"; and {len(ahead) - _NAMED_MAX} more" if len(ahead) > _NAMED_MAX else "")
     ends = ", ".join(f"{log.shard}:{log.watermark}" for log in chain[-1].manifest.logs if log.shard in {reader.shard for reader in ahead[:_NAMED_MAX]})
     raise ProtectData(
-        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further: {named}. Restore a newer backup; or, if what lies between is "
-        "lost for good, let the ids go on above what they have read: --readers-ahead raise-epoch"
+        f"nothing restored: backup {chain[-1].name} ends at {ends}, and readers have come further: {named}. Restore a newer backup; or, if what lies between "
+        "is lost for good, let the ids go on above what they have read: --readers-ahead raise-epoch"
     )
 
 
@@ -178,9 +178,9 @@ def plan(chain: Sequence[Backup], state: Sequence[tuple[str, bytes]], readers: S
     return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
 
 
-def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None) -> None:
-    """Does it. Raises ProtectData for storage that is not empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run it
-    again then."""
+def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> None:
+    """Does it. ``before_open`` is called when all is there and was read back: for what has to be done elsewhere before anybody uses it. Raises ProtectData for
+    storage that is not empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run it again then."""
     steps = _Steps(on_progress, 2 * sum(segment.cells for _, segment in _segments(plan.chain)))
     target.begin(plan)
     failpoint("restore.after_begin")
@@ -199,6 +199,7 @@ def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: Non
             for backup, segment in _segments(plan.chain):
                 _compare(reader, plan.logs[segment.shard].log_start, backup, segment)
                 steps.advance(segment.cells)
+    before_open()
     failpoint("restore.before_open")
     target.open()
 
@@ -255,8 +256,8 @@ def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment
         expected, count = rest.hexdigest(), rest.cells
     if (found.hexdigest(), found.cells) != (expected, count):
         raise DataDamaged(
-            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to {segment.below_id - 1} and another digest than the backup's {count}: "
-            "it was not opened; restore into other storage"
+            f"shard {segment.shard}: the storage holds {found.cells} cells from {begin} to {segment.below_id - 1}, not the backup's {count}, by their digest. "
+            "It was not opened: restore into other storage"
         )
 
 

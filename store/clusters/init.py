@@ -20,6 +20,7 @@ from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
+from store.engines.mysql_restore import Mark, read_mark
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
@@ -45,7 +46,6 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
-    shards = shard_map.shards_of(cluster.name)
     found, away = list[Role](), list[Unavailable]()
     for server in cluster.servers.values():
         try:
@@ -62,21 +62,44 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
         return Initialised(cluster.name, role.master, role.minions, was_there=True)
     if away:
         raise away[0]  # only a cluster that has been made can do without one of its servers
-    for name in minion_names:
-        _follow(cluster, name, master)
-    failpoint("cluster.init.after_follow")
-    open_for_writes(master)
-    MySqlEngine(MySqlServer(master.address), cluster.datastore, cluster.shards, held=shards, create=True).close()
-    failpoint("cluster.init.after_schema")
-    state = MySqlState(master, cluster.meta)
-    write_map({cluster.name: state}, shard_map)
-    failpoint("cluster.init.after_map")
+    refuse_restore_under_way(cluster)
+    state = prepare_cluster(cluster, shard_map)
     # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
     if minion_names:
         set_semi_sync(master, master=True, wanted=cluster.semi_sync)
     write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names)))
     _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
     return Initialised(cluster.name, master_name, minion_names, was_there=False)
+
+
+def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
+    """All but the role: bare servers, or those of a run that was killed, become a master with the schema and the shard map, and its minions. Returns the
+    state table. Raises as :func:`init_cluster`."""
+    master_name, *minion_names = cluster.servers
+    master = cluster.server(master_name)
+    for name in minion_names:
+        _follow(cluster, name, master)
+    failpoint("cluster.init.after_follow")
+    open_for_writes(master)
+    MySqlEngine(MySqlServer(master.address), cluster.datastore, cluster.shards, held=shard_map.shards_of(cluster.name), create=True).close()
+    failpoint("cluster.init.after_schema")
+    state = MySqlState(master, cluster.meta)
+    write_map({cluster.name: state}, shard_map)
+    failpoint("cluster.init.after_map")
+    return state
+
+
+def refuse_restore_under_way(cluster: ClusterServers) -> None:
+    """Raises ProtectData when a backup is being restored into these servers: a role would open what is not whole."""
+    for server in cluster.servers.values():
+        mark = mark_of(cluster, server)
+        if mark is not None and not mark.done:
+            raise ProtectData(f"{server}: a restore of backup {mark.backup} is under way in cluster {cluster.name}: run `cellfeed restore` again to finish it")
+
+
+def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
+    """What a server tells of a restore; None where it tells nothing. Raises Unavailable."""
+    return read_mark(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
 
 
 def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
@@ -111,11 +134,14 @@ def _has_minions(master: MySqlServer) -> bool:
 
 
 def _role(cluster: ClusterServers, server: MySqlServer) -> Role | None:
+    return read_role(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
+
+
+def _has_state(cluster: ClusterServers, server: MySqlServer) -> bool:
     if cluster.meta not in _databases(server):
-        return None
+        return False
     with server.connection() as connection:
-        tables = {table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")}
-    return read_role(MySqlState(server, cluster.meta)) if "state_entry" in tables else None
+        return "state_entry" in {table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")}
 
 
 def _databases(server: MySqlServer) -> set[str]:

@@ -57,7 +57,8 @@ class SqliteTarget:
     def begin(self, plan: Plan) -> None:
         if self._place.exists():
             raise ProtectData(
-                f"nothing restored: {self._place} is there already, and a backup goes into empty storage only. Move it away, or name another run directory with --into"
+                f"nothing restored: {self._place} is there already, and a backup goes into empty storage only. Move it away, or name "
+                "another run directory with --into"
             )
         if self._staged.exists():
             shutil.rmtree(self._staged)  # a restore that was killed
@@ -111,7 +112,10 @@ class SqliteTarget:
         self._file = None
         sync_folder(self._staged)
         failpoint("sqlite.restore.before_rename")
-        self._staged.rename(self._place)
+        try:
+            self._staged.rename(self._place)
+        except OSError as error:
+            raise ProtectData(f"nothing restored: somebody has made {self._place} meanwhile ({error.strerror}): move it away, and run it again") from None
         sync_folder(self._place.parent)
         failpoint("sqlite.restore.after_rename")
 

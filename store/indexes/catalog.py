@@ -27,7 +27,11 @@ CURRENT: Final = "current"
 RETIRED: Final = "retired"
 DROPPING: Final = "dropping"
 
-_PREFIX: Final = "indexes/"
+INDEXES: Final = "indexes/"
+"""Begins the keys of the entries."""
+
+_NUMBERS_LEFT_OUT: Final = 1_000
+"""Numbers that a restored index leaves out: more versions than there can have been after the backup."""
 
 
 class VersionRecord(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ class Catalog:
 
     def all(self) -> list[IndexRecord]:
         """Every index that has a version, by name."""
-        return [record for entry in self._state.list(_PREFIX) if (record := _record(entry)).versions]
+        return [record for entry in self._state.list(INDEXES) if (record := _record(entry)).versions]
 
     def get(self, name: str) -> IndexRecord:
         """Raises NotFound."""
@@ -146,7 +150,7 @@ class Catalog:
     # --- inside ----------------------------------------------------------------------------------------------------------
 
     def _found(self, name: str) -> tuple[IndexRecord, int | None]:
-        entry = self._state.get(_PREFIX + name)
+        entry = self._state.get(INDEXES + name)
         return (IndexRecord(name), None) if entry is None else (_record(entry), entry.version)
 
     def _change(self, name: str, change: Change) -> IndexRecord:
@@ -156,9 +160,19 @@ class Catalog:
             changed = change(record)
             if changed is None or changed == record:
                 return record
-            key = _PREFIX + name
+            key = INDEXES + name
             if self._state.commit({key: _encode(changed)}, expect={key: version}) is not None:
                 return changed
+
+
+def restored_index(key: str, value: bytes, now_us: int) -> tuple[IndexRecord, bytes]:
+    """An entry of a backup: the record as it was, and the value that comes back: the version that was current, or else the newest, is to be built anew under
+    a number that none has had. Raises DataDamaged."""
+    before = _record(StateEntry(key, value, 0))
+    kept = before.current or before.building
+    number = before.next_number + _NUMBERS_LEFT_OUT
+    versions = [VersionRecord(number, kept.definition, BUILDING, now_us, kept.cells_per_s)] if kept is not None else []
+    return before, _encode(IndexRecord(before.name, number + 1, versions))
 
 
 def _with(record: IndexRecord, number: int, *, cells_per_s: float | None) -> IndexRecord:

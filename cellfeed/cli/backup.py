@@ -1,0 +1,161 @@
+"""backup create|list|verify|prune: what a datastore holds, as files."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from bridge.backups.kept_state import belongs
+from bridge.backups.readers import group_readers
+from bridge.coordination.open import open_coordinator
+from cellfeed import storage
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, RunDirOption, config_of
+from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.run_dir import RunDir
+from store.backups.check import verify
+from store.backups.create import Source, create
+from store.backups.folder import Backup, BackupFolder
+from store.errors import DataDamaged, InvalidRequest, UnknownDatastore
+
+app = typer.Typer(no_args_is_help=True, help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.")
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups.")]
+BackupOption = Annotated[str | None, typer.Option("--backup", metavar="NAME", help="This backup, as `backup list` shows it; the newest when left out.")]
+
+LATEST = "latest"
+
+
+@app.command("create")
+def create_backup(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups; made when it is not there.")],
+    onto: Annotated[
+        str | None, typer.Option("--onto", metavar="NAME", help="Only what has come since this backup of the folder: its name, or `latest`. It must be kept.")
+    ] = None,
+    cells_per_s: Annotated[float | None, typer.Option("--cells-per-s", help="No more than so many cells a second; as fast as it goes when left out.")] = None,
+    datastore: DatastoreOption = None,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Back up a datastore while it is at work: every cell below one watermark for each shard, with all that is needed to read them and to go on.
+
+    Reads from a minion where there is one. A backup that was killed is none; the next one removes what it left.
+    """
+    checked = config_of(run_dir, config)
+    if datastore not in (None, checked.datastore.name):
+        raise UnknownDatastore(f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}")
+    checked = msgspec.structs.replace(checked, datastore=msgspec.structs.replace(checked.datastore, log_reads="minion"))
+    folder = BackupFolder(directory)
+    below = folder.get(None if onto == LATEST else onto) if onto is not None else None
+    with (
+        storage.open_datastore(checked, RunDir(run_dir).path) as opened,
+        closing(open_coordinator(checked.coordination, opened.state)) as coordinator,
+        progress_bar() as bar,
+    ):
+        task = bar.add_task("backing up (cells)", total=None)
+        source = Source(opened.engine, belongs, group_readers(coordinator, opened.shards), storage.shard_owners(opened))
+        made = create(folder, source, onto=below, cells_per_s=cells_per_s, on_progress=lambda done, total: bar.update(task, completed=done, total=total))
+    _tell(made, as_json, f"{made.path}: {_described(made)}")
+
+
+@app.command("list")
+def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show the backups of a folder, the oldest first, and what is none."""
+    found, unreadable = BackupFolder(directory).look()
+    table = Table("backup", "datastore", "begun", "cells", "bytes", "stands on", box=None)
+    for backup in found:
+        if as_json:
+            print_json(_as_json(backup))
+        told = backup.manifest
+        table.add_row(backup.name, told.datastore, _moment(told.created_at_us), str(told.cells), str(told.bytes), told.onto or "")
+    for each in unreadable:
+        if as_json:
+            print_json({"backup": each.name, "error": each.reason})
+        table.add_row(each.name, Text(each.reason, "red"))
+    if not as_json:
+        console.print(table if table.row_count else f"{directory} holds no backup")
+
+
+@app.command("verify")
+def verify_backup(directory: FolderArgument, backup: BackupOption = None, as_json: JsonOption = False) -> None:
+    """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums, and the digest of each log. Exits with 1 for damage."""
+    folder = BackupFolder(directory)
+    chain = folder.chain(folder.get(backup))
+    with progress_bar() as bar:
+        task = bar.add_task("verifying (cells)", total=sum(each.manifest.cells for each in chain))
+        wrong = verify(chain, lambda cells: bar.advance(task, cells))
+    if as_json:
+        print_json({"backup": chain[-1].name, "stands_on": [each.name for each in chain[:-1]], "whole": not wrong, "damage": wrong})
+    else:
+        for line in wrong:
+            console.print(line, style="red", highlight=False)
+    if wrong:
+        raise DataDamaged(f"backup {chain[-1].name} is damaged: it cannot be restored")
+    if not as_json:
+        console.print(f"{chain[-1].name} is whole: {sum(each.manifest.cells for each in chain)} cells", highlight=False)
+
+
+@app.command("prune")
+def prune(
+    directory: FolderArgument,
+    keep: Annotated[float, typer.Option("--keep", metavar="DAYS", help="The declared time: nothing that was backed up longer ago is left.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; do nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove backups that are older than so many days, with the increments that stand on them.
+
+    Refused (exit code 3) when the newest backup is among them: take a full one first.
+    """
+    if keep < 0:
+        raise InvalidRequest(f"--keep {keep:g} is below 0")
+    folder = BackupFolder(directory)
+    folder.look()
+    with folder.locked():
+        found, _ = folder.look()
+        gone = folder.expired(found, keep, time.time_ns() // 1000)
+        unfinished = [] if dry_run else folder.remove_unfinished()
+        for backup in [] if dry_run else reversed(gone):
+            folder.remove(backup)
+    left = [backup.name for backup in found if backup not in gone]
+    if as_json:
+        print_json({"removed": [backup.name for backup in gone], "unfinished": unfinished, "left": left, "dry_run": dry_run})
+    else:
+        verb = "would go" if dry_run else "removed"
+        console.print(f"{verb}: {', '.join(backup.name for backup in gone) or 'none'}; left: {', '.join(left) or 'none'}", highlight=False)
+
+
+def _described(backup: Backup) -> str:
+    told = backup.manifest
+    return f"{told.cells} cells in {told.bytes} bytes" + (f", onto {told.onto}" if told.onto else "")
+
+
+def _tell(backup: Backup, as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(_as_json(backup))
+    else:
+        console.print(text, highlight=False)
+
+
+def _as_json(backup: Backup) -> dict[str, object]:
+    told = backup.manifest
+    return {
+        "backup": backup.name,
+        "datastore": told.datastore,
+        "shards": told.shards,
+        "created_at": _moment(told.created_at_us),
+        "cells": told.cells,
+        "bytes": told.bytes,
+        "onto": told.onto,
+        "watermarks": {str(log.shard): log.watermark for log in told.logs},
+    }
+
+
+def _moment(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,149 @@
+"""restore: a backup becomes a datastore again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.backups.kept_state import restored, trigger_groups
+from bridge.backups.readers import export_readers, group_readers, set_back
+from bridge.coordination.open import open_offsets_elsewhere
+from bridge.triggers.history import operator
+from cellfeed import storage
+from cellfeed.cli.backup import BackupOption, FolderArgument
+from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.config import Config, load_config
+from cellfeed.run_dir import RunDir
+from consumers.warehouse.table import WarehouseTable
+from store.backups.check import check_files, read_state
+from store.backups.folder import Backup, BackupFolder
+from store.backups.manifest import Manifest, Reader
+from store.backups.restore import IDS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead
+from store.backups.restore import restore as restore_backup
+from store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
+from store.limits import ADDED_ID_MAX
+from store.sharding import check_shard
+
+
+class ReadersAhead(StrEnum):
+    """What becomes of readers that have come further than the backup."""
+
+    REFUSE = "refuse"
+    RAISE_EPOCH = "raise-epoch"
+
+
+def restore(
+    directory: FolderArgument,
+    into: Annotated[Path, typer.Option("--into", metavar="RUN_DIR", help="The run directory of the instance that gets it; made when it is not there.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The YAML configuration of that instance; the run directory's own, or the built-in one, when left out.")
+    ] = None,
+    backup: BackupOption = None,
+    ahead: Annotated[
+        ReadersAhead,
+        typer.Option("--readers-ahead", help="raise-epoch: although readers may have come further than the backup, let the ids go on above all of them."),
+    ] = ReadersAhead.REFUSE,
+    above: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--above", metavar="ID", help="Somebody whom nobody knows has read ids below this one, of every shard or SHARD:ID; may be given several times."
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; told in the log where ids are left out.")] = "not given",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is opened when it is whole and was read back.
+
+    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an export or a warehouse is known to have read further than the
+    backup goes. Killed, it is run again. Indexes are built anew; every reader goes on where it was.
+    """
+    by = operator(reason)
+    folder = BackupFolder(directory)
+    chain = folder.chain(folder.get(backup))
+    told = chain[-1].manifest
+    run_dir = RunDir(into)
+    checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
+    if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
+        raise ProtectData(
+            f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards} shards, the configuration has {checked.datastore.name!r} with "
+            f"{checked.datastore.shards}: a row key's shard never changes. Give one that fits with --config"
+        )
+    named = _above(above or (), told)
+    if wrong := check_files(chain):
+        raise DataDamaged(f"nothing restored: {wrong[0]}" + (f" (and {len(wrong) - 1} more: cellfeed backup verify {directory})" if wrong[1:] else ""))
+    with ExitStack() as opened:
+        offsets = open_offsets_elsewhere(checked.coordination)
+        if offsets is not None:
+            opened.enter_context(closing(offsets))
+        readers = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
+        if ahead is ReadersAhead.REFUSE:
+            refuse_readers_ahead(chain, readers_ahead(chain, readers))
+        now_us = time.time_ns() // 1000
+        entries = read_state(chain[-1])
+        new_ids = _new_ids(told, readers, named, raised=ahead is ReadersAhead.RAISE_EPOCH)
+        planned = plan(chain, restored(entries, now_us), readers, new_ids, now_us, f"{by.name}: {by.because}")
+        target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
+        back = list[Reader]()
+
+        def before_open() -> None:
+            if offsets is not None:
+                back.extend(set_back(offsets, trigger_groups(entries), told.readers))
+
+        with progress_bar() as bar:
+            task = bar.add_task("restoring and reading back (cells)", total=None)
+            restore_backup(planned, target, lambda done, total: bar.update(task, completed=done, total=total), before_open)
+    _tell(chain[-1], planned.epoch, planned.lost, back, as_json)
+
+
+def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
+    found = []
+    for export in config.exports:
+        found += export_readers(export, config.datastore.name, config.datastore.shards)
+    for warehouse in config.warehouses:
+        try:
+            table = WarehouseTable(run_dir.inside(warehouse.directory))
+        except NotFound:
+            continue
+        found += [Reader(warehouse.name, table.topic, shard, location, source="warehouse") for shard, location in table.next_ids().items()]
+    return found
+
+
+def _above(given: Sequence[str], told: Manifest) -> dict[int, int]:
+    """By shard, below which id somebody has read."""
+    found: dict[int, int] = {}
+    for text in given:
+        shard, _, added_id = text.rpartition(":")
+        if not added_id.isdecimal() or (shard and not shard.isdecimal()) or int(added_id) > ADDED_ID_MAX - IDS_LEFT_OUT - 1:
+            raise InvalidRequest(f"--above {ascii(text)[:40]} is not of the form 120000 or 3:120000")
+        for each in [check_shard(int(shard), told.shards)] if shard else range(told.shards):
+            found[each] = max(found.get(each, 0), int(added_id))
+    return found
+
+
+def _new_ids(told: Manifest, readers: Sequence[Reader], named: dict[int, int], *, raised: bool) -> dict[int, int]:
+    """By shard, from which id on its log goes on, where that is not its end."""
+    found = dict(named)
+    if raised:
+        for log in told.logs:
+            read = max((reader.location for reader in readers if reader.shard == log.shard), default=0)
+            found[log.shard] = max(log.watermark, read, named.get(log.shard, 0)) + IDS_LEFT_OUT
+    return found
+
+
+def _tell(backup: Backup, epoch: int, lost: dict[int, tuple[int, int]], back: Sequence[Reader], as_json: bool) -> None:
+    cells = sum(log.watermark - log.log_start for log in backup.manifest.logs)
+    if as_json:
+        gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
+        print_json({"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone, "set_back": [str(reader) for reader in back]})
+        return
+    console.print(f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}", highlight=False)
+    for shard, (first, last) in lost.items():
+        console.print(f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and the log says so at {last + 1}", highlight=False)
+    for reader in back:
+        console.print(f"runs again from {reader.shard}:{reader.location}: {reader.name} (what it parked since the backup is not in it)", highlight=False)

@@ -1,0 +1,185 @@
+"""Restores into clusters of MariaDB servers: bare ones, or such as were made and have never had a cell.
+
+A cluster under restore has no role, so no program opens it, and a mark (:mod:`store.engines.mysql_restore`) that says which backup it is to become. Steps, and
+what a kill after each leaves:
+
+    1. prepare   every cluster: minions follow, schema, shard map; the role of one that was made goes. Run again: it goes on
+    2. load      cells in the order of their ids, shard by shard. Run again: it goes on where the counters say
+    3. complete  notes, counters, epochs, columns, state. Run again: it is done again
+    4. read back, by the caller
+    5. wait      until every minion has all that the master has: one that was promoted earlier would have lost cells that were backed up
+    6. open      one cluster after the other gets its role. By then all of them are whole and verified; one that has its role is left as it is by the next run
+
+A shard may lie in another cluster than it did, and the number of clusters may be another one: the map is the configuration's, or the backup's where that fits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from store.backups.restore import LogReader, Plan
+from store.cells import StoredCell
+from store.clusters.init import mark_of, prepare_cluster
+from store.clusters.roles import Role, newest, read_role
+from store.clusters.shard_map import ShardMap, write_map
+from store.clusters.storage import ClusterServers
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer, has_database
+from store.engines.mysql_migrations import Layout
+from store.engines.mysql_replication import minion_status, position, promotion_lock, set_semi_sync
+from store.engines.mysql_restore import Mark, MySqlRestore
+from store.engines.mysql_state import MySqlState
+from store.errors import ProtectData, StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("cluster.restore.between_clusters", "cluster.restore.between_roles")
+
+_log: Final = logging.getLogger("cellfeed.restore")
+
+CATCH_UP_S: Final = 60.0
+"""How long a minion may receive nothing new before it is told, in seconds: it applies as it receives, so it is seconds behind the load."""
+
+_PAUSE_S: Final = 0.1
+
+
+class ClusterTarget:
+    """:class:`store.backups.restore.Target`. Use as a context: it holds the locks and closes the servers."""
+
+    def __init__(self, clusters: Sequence[ClusterServers], shard_map: ShardMap) -> None:
+        self._clusters = {cluster.name: cluster for cluster in clusters}
+        self._map = shard_map
+        self._cluster_of = shard_map.by_shard()
+        self._marks: dict[str, Mark] = {}
+        self._restores: dict[str, MySqlRestore] = {}
+        self._loaded: dict[int, int] = {}
+        self._held = ExitStack()
+
+    def __enter__(self) -> ClusterTarget:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._held.close()
+        for cluster in self._clusters.values():
+            cluster.close()
+
+    def begin(self, plan: Plan) -> None:
+        for cluster in self._clusters.values():
+            first = next(iter(cluster.servers.values()))
+            self._held.enter_context(promotion_lock([first], cluster.name))
+        found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
+        if all(mark is not None and mark.done for mark, _ in found.values()):
+            raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
+        for name, cluster in self._clusters.items():
+            mark, role = found[name]
+            self._marks[name] = self._begin(cluster, mark, role, plan)
+            failpoint("cluster.restore.between_clusters")
+        for name, restore in self._restores.items():
+            if not self._marks[name].done:
+                restore.dictionaries(plan.dictionaries, plan.turns)
+            self._loaded.update(restore.loaded())
+
+    def _standing(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
+        """What its nodes tell of a restore, and of a role. Raises StorageUnavailable when one does not answer: what it holds is not known."""
+        marks, roles = list[Mark | None](), list[Role | None]()
+        for server in cluster.servers.values():
+            marks.append(mark_of(cluster, server))
+            if has_database(server, cluster.meta) and marks[-1] is None:
+                roles.append(read_role(MySqlState(server, cluster.meta)))
+        return next((mark for mark in marks if mark is not None), None), newest(roles)
+
+    def _begin(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
+        backup = plan.backup
+        if mark is None and role is None:
+            prepare_cluster(cluster, self._map)
+            first, *minions = cluster.servers
+            role = Role(cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions))
+        if mark is not None and (mark.backup, mark.sha256) == (backup.name, backup.sha256):
+            wanted = mark if mark.done else Mark(mark.backup, mark.sha256, _under(mark.role, plan.epoch))
+        else:
+            wanted = Mark(backup.name, backup.sha256, _under(mark.role if mark is not None else role, plan.epoch))
+        master = cluster.server(wanted.role.master)
+        self._restores[cluster.name] = restore = MySqlRestore(master, Layout(cluster.datastore, cluster.shards))
+        if wanted.done:
+            return wanted
+        set_semi_sync(master, master=True, wanted=False)  # nothing is acknowledged before the end, when all minions have all of it
+        restore.begin(wanted)
+        write_map({cluster.name: MySqlState(master, cluster.meta)}, self._map)
+        self._check_shards(cluster, restore)
+        return wanted
+
+    def _check_shards(self, cluster: ClusterServers, restore: MySqlRestore) -> None:
+        if sorted(restore.loaded()) != self._map.shards_of(cluster.name):
+            raise ProtectData(
+                f"cluster {cluster.name} was made for other shards than those that it is to hold: drop its databases on every node, and run it again"
+            )
+
+    def loaded(self, shard: int) -> int:
+        return self._loaded[shard]
+
+    def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
+        self._restores[self._cluster_of[shard]].load(shard, cells)
+
+    def complete(self, plan: Plan) -> None:
+        first = next(iter(self._clusters))
+        for name, restore in self._restores.items():
+            if not self._marks[name].done:
+                logs = [log for log in plan.logs.values() if self._cluster_of[log.shard] == name]
+                restore.complete(logs, plan.columns, plan.state if name == first else [], plan.state_revision)
+
+    @contextmanager
+    def reader(self) -> Iterator[LogReader]:
+        with ExitStack() as opened:
+            engines = {}
+            for name, cluster in self._clusters.items():
+                address = cluster.server(self._marks[name].role.master).address
+                engines[name] = MySqlEngine(MySqlServer(address), cluster.datastore, cluster.shards)
+                opened.callback(engines[name].close)
+            yield _Reader(engines, self._cluster_of)
+
+    def open(self) -> None:
+        left = {name: mark for name, mark in self._marks.items() if not mark.done}
+        for name, mark in left.items():
+            self._wait_for_minions(self._clusters[name], mark.role)
+        for name, mark in left.items():
+            set_semi_sync(self._clusters[name].server(mark.role.master), master=True, wanted=mark.role.semi_sync)
+            self._restores[name].open(mark)
+            _log.info("cluster %s is restored from backup %s: %s is master in epoch %d", name, mark.backup, mark.role.master, mark.role.epoch)
+            failpoint("cluster.restore.between_roles")
+
+    def _wait_for_minions(self, cluster: ClusterServers, role: Role) -> None:
+        """Until each has what the master has. Raises StorageUnavailable for one that does not come nearer."""
+        wanted = position(cluster.server(role.master)).sequence
+        for name in role.minions:
+            server = cluster.server(name)
+            reached, since_s = -1, time.monotonic()
+            while (now := position(server).sequence) < wanted:
+                if now > reached:
+                    reached, since_s = now, time.monotonic()
+                status = minion_status(server)
+                if time.monotonic() - since_s > CATCH_UP_S or (status is not None and status.error):
+                    why = status.error if status is not None and status.error else f"it has received nothing for {CATCH_UP_S:.0f} s"
+                    raise StorageUnavailable(
+                        f"{name} does not follow {role.master}: {why}; the restore is done but for that: run it again when {name} is mended"
+                    )
+                time.sleep(_PAUSE_S)
+
+
+class _Reader:
+    def __init__(self, engines: Mapping[str, MySqlEngine], cluster_of: Sequence[str]) -> None:
+        self._engines = engines
+        self._cluster_of = cluster_of
+
+    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        return self._engines[self._cluster_of[shard]].scan(shard, location, limit)
+
+
+def _under(role: Role | None, epoch: int) -> Role:
+    """The role that the cluster gets. Raises ProtectData where it has seen more promotions than the backup."""
+    assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
+    if role.epoch > epoch:
+        raise ProtectData(f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it to {epoch}: restore into servers that are bare")
+    return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync)

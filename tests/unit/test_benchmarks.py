@@ -13,6 +13,7 @@ from benchmarks import (
     Figure,
     at_least,
     at_most,
+    backup,
     benchmark_names,
     coordination,
     dictionary,
@@ -32,12 +33,14 @@ from benchmarks import (
     promotion,
     put_http,
     put_to_consumer,
+    restore,
     triggers,
 )
 from benchmarks.__main__ import main
 from tests.services import local_kafka, local_mariadb
 
 SMALL = {
+    "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),
     "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
@@ -56,6 +59,7 @@ SMALL = {
     "promotion": lambda: promotion.figures(runs=1),
     "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
+    "restore": lambda: restore.figures(cells=500, runs=1, with_mariadb=False),
     "triggers": lambda: triggers.figures(cells=200, runs=1, seconds=0.2, warm_up_s=0.0, lease_s=1.0, shards=8, members=2, rebalance_lease_s=2.0),
 }
 

@@ -2,7 +2,7 @@
 
 Writing
     E1  ``put`` writes its new cells of a commit group in one transaction, all or none, across all their shards.
-    E2  New cells of a shard get the next added_ids in the order given: gapless from 0, in commit order. The counter row is locked before
+    E2  New cells of a shard get the next added_ids in the order given: gapless from 0 (but for E23), in commit order. The counter row is locked before
         anything is read and held to the commit, also against other processes on the same storage.
     E3  A triple is stored once. Again with the same body: ``exists`` with the first added_id; with another: ``conflict``. Neither uses up an id,
         and neither keeps the other cells of the call from being written.
@@ -29,6 +29,13 @@ Trimming
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
+Restores
+    E22 A restore (:mod:`store.backups.restore`) writes only into storage that has never had a cell. What comes back is, byte for byte, what was backed up,
+        under its own ids, with its times, columns, dictionaries and log starts. Until all of it is there and was read back, nobody can open the storage, nor
+        write to it with what was known of it before.
+    E23 After a restore every id that is given is above the end of the backup, and above each id that the restore was told somebody has read. The leader epoch
+        is higher than all that are known of, and begins at the end of the backup. Ids that were left out are nobody's for ever: ``scan`` goes on with the
+        next cell, which is always there, and no watermark lies among them.
 Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).

@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E17.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E17, E22 and E23.
 
 Log scans are framed: the server joins the fields of a cell, and all cells of a long scan, into one value of length-prefixed fields, which is taken
 apart here. That is four times as fast as fetching rows through a pure-Python driver, and keeps the driver the one that installs everywhere.

@@ -44,7 +44,7 @@ def run(lines: list[str], srv: Path) -> list[Result]:
     for line in lines:
         program, *words = shlex.split(line.replace("/srv/", f"{srv}/"), comments=True)
         if words[:1] == ["up"]:
-            up = cellfeed(*words)
+            up = cellfeed(*words, timeout_s=180)
             assert up.returncode == 0, up.stderr
         elif program == "cellfeed":
             result = CliRunner().invoke(command_line(words[0]), words)

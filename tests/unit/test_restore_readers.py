@@ -1,0 +1,72 @@
+"""Triggers over a restored datastore, with their offsets in the store and in ZooKeeper: nothing is missed, what was parked since the backup runs again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bridge.backups.kept_state import belongs, restored, trigger_groups
+from bridge.backups.readers import group_readers, set_back
+from bridge.triggers.parked import ParkedCells
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
+from store.backups.check import read_state
+from store.backups.create import Source, create
+from store.backups.folder import BackupFolder
+from store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
+from store.cells import Cell
+from store.datastore import Datastore
+from store.engines.sqlite_restore import SqliteTarget
+from store.errors import ProtectData
+from tests.services.waiting import wait_until
+from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, all_cells, ends, offsets, open_coordination, put, working
+
+SHARDS = 4
+NOW_US = 1_800_000_000_000_000
+
+
+@pytest.mark.parametrize("kind", COORDINATIONS)
+def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> None:
+    folder, tree = BackupFolder(tmp_path / "backups"), ZooKeeperTree()
+    recorder = Recorder()
+    with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as source, closing(open_coordination(kind, source, tree)) as coordinator:
+        put(source, range(60))
+        with working(source, coordinator, recorder):
+            wait_until(lambda: offsets(coordinator) == ends(source), "all of it is run and saved")
+        backup = create(folder, Source(source.engine, belongs, group_readers(coordinator, SHARDS)))
+        recorder.before = _refuse_one
+        put(source, range(60, 100))
+        with working(source, coordinator, recorder):
+            wait_until(lambda: offsets(coordinator) == ends(source), "that is run, or parked, and saved")
+        assert ParkedCells(source.state).count(GROUP) == 1
+        lost = ends(source)
+        readers = group_readers(coordinator, SHARDS)
+    ahead = readers_ahead([backup], readers)
+    assert bool(ahead) == (kind == "zookeeper")
+    if ahead:
+        with pytest.raises(ProtectData, match=f"group {GROUP} has come"):
+            refuse_readers_ahead([backup], ahead)
+    new_ids = {shard: end + 10 for shard, end in lost.items()}
+    made = plan([backup], restored(read_state(backup), NOW_US), readers, new_ids, NOW_US, "a test")
+    with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target:
+        restore(made, target)
+    recorder.cells.clear()
+    recorder.before = lambda _: None
+    with Datastore.open_embedded(tmp_path / "new", "trips", SHARDS) as store, closing(open_coordination(kind, store, tree)) as coordinator:
+        back = set_back(coordinator, trigger_groups(read_state(backup)), backup.manifest.readers)
+        assert {reader.shard for reader in back} == ({reader.shard for reader in ahead} if kind == "zookeeper" else set())
+        assert {shard: offset for shard, offset in offsets(coordinator).items() if offset} == {log.shard: log.watermark for log in backup.manifest.logs}
+        put(store, range(60, 100))  # who wrote them writes them again: they have new ids, above all that were ever shown
+        with working(store, coordinator, recorder):
+            wait_until(lambda: offsets(coordinator) == ends(store), "all of it is run and saved")
+        there = {(shard, cell.added_id) for shard in range(SHARDS) for cell in store.engine.scan(shard, new_ids[shard] + 1, 1_000)}
+        assert set(recorder.cells) == there
+        assert len(there) == 40
+        assert not there & {(shard, added_id) for shard, end in lost.items() for added_id in range(end)}
+        assert set(all_cells(store)) > there
+
+
+def _refuse_one(cell: Cell) -> None:
+    if cell.body["n"] == 77:
+        raise ValueError("not this one")

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
+from bridge.backups.readers import export_readers
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
@@ -313,6 +314,19 @@ def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken
     for shard, copied in read_topic(again, SHARDS).items():
         assert [each.added_id for each in copied] == [n for n in range(store.heads()[shard].watermark) if n not in missed[shard]]
     assert all(verdict.equal for verdict in verify_export(again, store))
+
+
+def test_a_restore_is_told_how_far_the_partitions_are(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka)
+    assert export_readers(export, store.name, SHARDS) == []
+    put(store, 100)
+    first = Exporter(place, "a", SHARDS, [export])
+    with closing(StoreCoordinator(store.state)) as coordinator, exporters(first):
+        wait_caught_up(store, coordinator, export)
+        first.drain()
+    found = export_readers(export, store.name, SHARDS)
+    assert {reader.shard: reader.location for reader in found} == ends(store)
+    assert {(reader.name, reader.topic, reader.source) for reader in found} == {(export.name, export.topic, "export")}
 
 
 def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:

@@ -1,0 +1,159 @@
+"""cellfeed backup and restore from the command line: what is refused, with the exit codes, and what a kill -9 at each point leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bridge.coordination.contract import CommittedOffset
+from bridge.coordination.open import open_coordinator
+from cellfeed.cli.main import command_line
+from store.datastore import Datastore
+from store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
+from tests.integration.cli_instance import CELLFEED, ROOT
+from tests.rides import rides
+from tests.services.local_zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.integration
+
+CONFIG = "datastore: {shards: 4}\n"
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """An instance's, none of whose processes run, with 300 cells."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "config.yaml").write_text(CONFIG)
+    with Datastore.open_embedded(directory / "store", "trips", 4) as store:
+        store.put_new_cells(rides(0, 300))
+    return directory
+
+
+@pytest.fixture
+def backups(run_dir: Path) -> Path:
+    """A folder with one backup of it."""
+    done("backup", "create", run_dir.parent / "backups", "--run-dir", run_dir)
+    return run_dir.parent / "backups"
+
+
+def done(*words: object) -> str:
+    """What the command prints; it ends well."""
+    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refused(*words: object) -> CellfeedError:
+    """Why it did not."""
+    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
+    assert isinstance(result.exception, CellfeedError), result.output
+    return result.exception
+
+
+def killed(failpoint: str, *words: object) -> None:
+    ended = subprocess.run(
+        [*CELLFEED, *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=180,
+        check=False,
+        env={**os.environ, "CELLFEED_FAILPOINTS": f"{failpoint}=kill"},
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def ends(directory: Path) -> Iterator[int]:
+    with Datastore.open_embedded(directory / "store", "trips", 4) as store:
+        yield from (head.watermark for head in store.heads().values())
+
+
+def test_what_was_killed_with_kill_9_is_run_again(run_dir: Path, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    killed("backup.before_manifest", "backup", "create", backups, "--run-dir", run_dir)
+    [unfinished] = backups.glob("2*")
+    assert "not finished" in done("backup", "list", backups)
+    assert isinstance(refused("backup", "verify", backups), NotFound)
+    told = json.loads(done("backup", "create", backups, "--run-dir", run_dir, "--json"))
+    assert (told["cells"], told["onto"], unfinished.exists()) == (300, None, False)
+    into = ("--into", tmp_path / "new", "--config", run_dir / "config.yaml")
+    killed("sqlite.restore.before_rename", "restore", backups, *into)
+    assert not (tmp_path / "new" / "store" / "trips").exists()
+    restored: dict[str, Any] = json.loads(done("restore", backups, *into, "--json"))
+    assert (restored["ids"], restored["left_out"]) == (300, {})
+    assert list(ends(tmp_path / "new")) == list(ends(run_dir))
+
+
+def test_a_damaged_backup_is_told_and_not_restored(run_dir: Path, backups: Path, tmp_path: Path) -> None:
+    assert "is whole: 300 cells" in done("backup", "verify", backups)
+    [cells] = backups.glob("*/cells-0000")
+    content = bytearray(cells.read_bytes())
+    content[-10] ^= 1
+    cells.write_bytes(content)
+    result = CliRunner().invoke(command_line("backup"), ["backup", "verify", str(backups), "--json"])
+    assert result.exit_code == 1
+    [line] = json.loads(result.stdout.splitlines()[0])["damage"]
+    assert "cells-0000: its content is not what was written" in line
+    error = refused("restore", backups, "--into", tmp_path / "new", "--config", run_dir / "config.yaml")
+    assert "nothing restored" in str(error)
+    assert error.exit_code == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_done(run_dir: Path, backups: Path, tmp_path: Path) -> None:
+    assert isinstance(refused("backup", "create", backups, "--datastore", "others", "--run-dir", run_dir), NotFound)
+    assert isinstance(refused("backup", "create", backups, "--onto", "20200101T000000Z-0000", "--run-dir", run_dir), NotFound)
+    assert isinstance(refused("restore", backups, "--into", run_dir), ProtectData)
+    error = refused("restore", backups, "--into", tmp_path / "new")
+    assert isinstance(error, ProtectData)
+    assert "with 4 shards, the configuration has 'trips' with 16" in str(error)
+    for above in ("x", "-1", "1:", "3:x", str(1 << 47)):
+        error = refused("restore", backups, "--into", tmp_path / "new", "--config", run_dir / "config.yaml", "--above", above)
+        assert isinstance(error, InvalidRequest)
+        assert "--above" in str(error)
+    assert isinstance(refused("restore", backups, "--into", tmp_path / "new", "--config", run_dir / "config.yaml", "--above", "9:5"), NotFound)
+    assert not (tmp_path / "new").exists()
+
+
+def test_backups_are_listed_and_pruned_by_the_declared_time(run_dir: Path, backups: Path) -> None:
+    done("backup", "create", backups, "--onto", "latest", "--run-dir", run_dir)
+    full, increment = (json.loads(line) for line in done("backup", "list", backups, "--json").splitlines())
+    assert (full["onto"], increment["onto"], increment["cells"]) == (None, full["backup"], 0)
+    assert json.loads(done("backup", "prune", backups, "--keep", "1", "--json"))["removed"] == []
+    error = refused("backup", "prune", backups, "--keep", "0")
+    assert error.exit_code == 3
+    assert f"cellfeed backup create {backups}" in str(error)
+    assert len(done("backup", "list", backups, "--json").splitlines()) == 2
+    assert isinstance(refused("backup", "prune", backups, "--keep", "-1"), InvalidRequest)
+    assert isinstance(refused("backup", "list", backups.with_name("none")), NotFound)
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_group_that_has_read_further_is_named_and_no_id_is_given_out_twice(run_dir: Path, backups: Path, tmp_path: Path, zookeeper_server: ZooKeeper) -> None:
+    coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
+    config = tmp_path / "zookeeper.yaml"
+    config.write_text(f"{CONFIG}coordination: {coordination}\n")
+    first, second, *_ = ends(run_dir)
+    with Datastore.open_embedded(run_dir / "store", "trips", 4) as store, closing(open_coordinator(coordination, store.state)) as coordinator:
+        at = {("trips", 0): CommittedOffset(first + 500, 3), ("trips.BASE", 1): CommittedOffset(second)}
+        coordinator.commit_offsets("reports", at)
+    error = refused("restore", backups, "--into", tmp_path / "new", "--config", config)
+    assert error.exit_code == 3
+    assert f"group reports has come, in topic trips, to 0:{first + 500}" in str(error)
+    assert "trips.BASE" not in str(error)
+    words = ("restore", backups, "--into", tmp_path / "new", "--config", config, "--readers-ahead", "raise-epoch", "--reason", "a test", "--json")
+    told = json.loads(done(*words))
+    assert told["leader_epoch"] == 1_003
+    assert told["left_out"]["0"] == {"from": first, "to": first + 500 + 100_000 - 1}
+    with Datastore.open_embedded(tmp_path / "new" / "store", "trips", 4) as store:
+        given = [result.added_id for result in store.put_new_cells(rides(300, 100)) if result.shard == 0]
+        assert min(added_id for added_id in given if added_id is not None) > first + 500

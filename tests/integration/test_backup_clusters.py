@@ -24,7 +24,7 @@ from store.datastore import Datastore
 from store.engines.contract import LogRange
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_restore import SqliteTarget
-from store.errors import ProtectData, StorageUnavailable
+from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, passes, set_failpoint
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
@@ -119,6 +119,25 @@ def test_a_cluster_that_has_cells_is_refused_and_left_as_it_is(cluster: TestClus
         with target_of(servers_of(servers)) as target, pytest.raises(ProtectData, match="empty storage only"):
             restore(planned(tmp_path, backup), target)
         assert store.put_new_cells(rides(1, 1))[0].acknowledged
+
+
+def test_an_empty_cluster_is_taken_and_a_writer_that_knew_it_as_it_was_is_refused_meanwhile(cluster: TestCluster, embedded: Datastore, tmp_path: Path) -> None:
+    backup = backed_up(embedded, tmp_path)
+    servers = list(cluster.servers.values())
+    with opened(servers) as old:
+        old.heads()
+
+        def put_meanwhile() -> None:
+            with pytest.raises(CellfeedError) as refused:
+                old.engine.put(rides(900, 1))
+            assert refused.value.definite
+
+        with target_of(servers_of(servers)) as target:
+            restore(planned(tmp_path, backup), target, before_open=put_meanwhile)
+    with opened(servers) as store:
+        wait_until(lambda: all_shown(store), "a minion has all of it")
+        assert logs(store) == logs(embedded)
+        assert all(result.acknowledged for result in store.put_new_cells(rides(400, 20)))
 
 
 KILLED = [

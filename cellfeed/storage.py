@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bridge.triggers.parked import ParkedCells
 from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.backups.restore import Target
 from store.clusters.cluster import Watermark
@@ -34,8 +35,11 @@ from store.errors import InvalidRequest, NotFound, StorageUnavailable
 def open_datastore(config: Config, directory: Path) -> Datastore:
     """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable, ProtectData."""
     if not config.datastore.clusters:
-        return Datastore.open_embedded(directory / config.datastore.directory, config.datastore.name, config.datastore.shards)
-    return Datastore(open_clusters(config.datastore))
+        datastore = Datastore.open_embedded(directory / config.datastore.directory, config.datastore.name, config.datastore.shards)
+    else:
+        datastore = Datastore(open_clusters(config.datastore))
+    datastore.when_erased(ParkedCells(datastore.state).forget_row)
+    return datastore
 
 
 def open_clusters(config: DatastoreConfig) -> ClusteredEngine:

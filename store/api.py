@@ -47,6 +47,15 @@ class ShardCells:
     head: Head
 
 
+@dataclass(frozen=True, slots=True)
+class ErasedRow:
+    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``: where the log tells of it."""
+
+    shard: int
+    added_id: int
+    cells: int
+
+
 class CellStore(Protocol):
     """What :class:`~store.datastore.Datastore` and :class:`~store.client.Client` both are."""
 
@@ -64,6 +73,12 @@ class CellStore(Protocol):
 
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         """Writes many; a result per item, in order. Never raises for one item; raises when the call as a whole is refused."""
+        ...
+
+    def erase_row(self, row_key: RowKey) -> ErasedRow:
+        """Takes the bodies of all cells of a row away, for good; their places in the log stay, and one more cell there tells of it. From then on the row is
+        found by no key, and puts to it are refused (RowErased). Again it does nothing, or ends what was broken off: while it raises an Unavailable, repeat
+        it."""
         ...
 
     def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None: ...

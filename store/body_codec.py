@@ -7,6 +7,7 @@ byte  content                                        why
 2     canonical JSON, zstd level 3 (default)         no transcoding for the feed; a third of the CPU
 3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common: that is in the
       zstd level 3 with that dictionary              dictionary (:mod:`store.dictionaries`) and not in each body
+4     nothing                                        the body was erased (E20), or never was one: the log's entry of an erasure
 ====  =============================================  =================================================
 
 Which dictionary a body needs is told by the body, so a column may change its dictionary at any time, and old bodies keep theirs. A frame has a checksum of its
@@ -26,7 +27,7 @@ import msgpack
 import zstandard
 
 from store import json_body
-from store.cells import NewCell
+from store.cells import ERASED_JSON, NewCell
 from store.dictionaries.dictionary import ID_BYTES
 from store.dictionaries.known import KnownDictionary, forget_all, known_dictionary
 from store.errors import CellfeedError, DataDamaged
@@ -35,7 +36,11 @@ from store.limits import BODY_BYTES_MAX
 CODEC_MSGPACK_ZLIB: Final = 1
 CODEC_JSON_ZSTD: Final = 2
 CODEC_JSON_DICTIONARY: Final = 3
+CODEC_ERASED: Final = 4
 DEFAULT_CODEC: Final = CODEC_JSON_ZSTD
+
+ERASED_BODY: Final = bytes([CODEC_ERASED])
+"""What is stored in the place of a body that was erased."""
 
 _ZSTD_LEVEL: Final = 3
 _TOGETHER_FROM: Final = 8
@@ -132,8 +137,8 @@ def encode_cells(cells: Sequence[NewCell], dictionaries: Mapping[str, KnownDicti
 
 
 def decode_body(stored: bytes) -> bytes:
-    """Stored bytes to canonical JSON. Raises DataDamaged when they are not what the functions above wrote, or their dictionary is lost; StorageUnavailable
-    when the dictionary has to be looked up and cannot."""
+    """Stored bytes to canonical JSON; ``ERASED_JSON`` for a body that was erased. Raises DataDamaged when they are not what the functions above wrote, or their
+    dictionary is lost; StorageUnavailable when the dictionary has to be looked up and cannot."""
     try:
         if stored[0] == CODEC_JSON_DICTIONARY:
             prefix = stored[1:_DICTIONARY_FRAME]
@@ -143,11 +148,18 @@ def decode_body(stored: bytes) -> bytes:
             return _zstd.decompress(_checked_frame(stored[1:]), allow_extra_data=False)
         if stored[0] == CODEC_MSGPACK_ZLIB:
             return json_body.canonical(msgpack.unpackb(_inflate(stored[1:]), strict_map_key=True))
+        if stored == ERASED_BODY:
+            return ERASED_JSON
     except CellfeedError:
         raise
     except Exception as error:
         raise DataDamaged(f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}") from error
     raise DataDamaged(f"a stored body names codec {stored[0]}, which this version does not know")
+
+
+def is_erased(stored: bytes) -> bool:
+    """Whether a stored body is the mark of an erased one."""
+    return stored == ERASED_BODY
 
 
 def decoded_bytes_bound(stored: bytes) -> int:
@@ -156,6 +168,8 @@ def decoded_bytes_bound(stored: bytes) -> int:
         return int(zstandard.frame_content_size(stored[1:19]))
     if stored[0] == CODEC_JSON_DICTIONARY:
         return int(zstandard.frame_content_size(stored[_DICTIONARY_FRAME : _DICTIONARY_FRAME + 18]))
+    if stored == ERASED_BODY:
+        return len(ERASED_JSON)
     return BODY_BYTES_MAX
 
 

@@ -14,16 +14,22 @@ import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from store import json_body
-from store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey
+from store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, RowErased
 from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+ERASED_COLUMN: Final = "$erased"
+"""The column of the cell that tells of an erasure in the log (E20): one for each erased row, with ref key 0 and no body. Nobody can put one."""
+
+ERASED_JSON: Final = b"null"
+"""What stands for the body of an erased cell wherever bodies are canonical JSON, digests among it. No body that was put is that: they are objects."""
 
 
 class NewCell(NamedTuple):
@@ -72,9 +78,16 @@ class Cell:
     created_at: datetime
     stale: bool = False
 
+    @property
+    def erased(self) -> bool:
+        """Whether the body was erased, or the cell only tells of an erasure (``ERASED_COLUMN``). Only reads of logs show such cells."""
+        return self.body_json == ERASED_JSON
+
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body as Python objects; equal to what was put. Each cell decodes once, on first use."""
+        """The body as Python objects; equal to what was put. Each cell decodes once, on first use. Raises RowErased for an erased cell."""
+        if self.erased:
+            raise RowErased(f"cell ({self.row_key}, {_shown(self.column_name)}, {self.ref_key}) at {self.shard}/{self.added_id} was erased: it has no body")
         return json_body.parse(self.body_json)
 
 
@@ -150,6 +163,13 @@ def check_column_name(column_name: object) -> str:
     return column_name
 
 
+def check_new_column(column_name: object) -> str:
+    """A column name of a cell to be put: any but the one that tells of erasures. Raises InvalidColumn."""
+    if column_name == ERASED_COLUMN:
+        raise InvalidColumn(f"column name {ERASED_COLUMN!r} is the log's own: it tells of erased rows; put under another name")
+    return check_column_name(column_name)
+
+
 def check_ref_key(ref_key: object) -> int:
     """A ref key: a signed 64-bit integer (bool is not one). Raises InvalidRefKey."""
     if type(ref_key) is not int:
@@ -161,7 +181,7 @@ def check_ref_key(ref_key: object) -> int:
 
 def new_cell(row_key: object, column_name: object, ref_key: object, body: object) -> NewCell:
     """A checked cell, ready to be put. ``body`` is a dict; see :func:`store.json_body.canonical` for what it may hold."""
-    return NewCell(check_row_key(row_key), check_column_name(column_name), check_ref_key(ref_key), json_body.canonical(body))
+    return NewCell(check_row_key(row_key), check_new_column(column_name), check_ref_key(ref_key), json_body.canonical(body))
 
 
 def conflict_error(cell: NewCell, added_id: int | None) -> CellConflict:
@@ -170,6 +190,12 @@ def conflict_error(cell: NewCell, added_id: int | None) -> CellConflict:
         f"cell ({UUID(bytes=cell.row_key)}, {_shown(cell.column_name)}, {cell.ref_key}) is stored already with another body (added_id {added_id}); "
         "cells are written once: put the new body under a higher ref key"
     )
+
+
+def refused_as_erased(cell: NewCell, shard: int) -> PutResult:
+    """The outcome of a put to a row that was erased: definitely not written (E21)."""
+    error = RowErased(f"row {UUID(bytes=cell.row_key)} was erased: no cell of it is written again; put under another row key")
+    return PutResult(Outcome.FAILED, shard, error=error)
 
 
 def microseconds(moment: datetime) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from store.api import CellToPut, Location, ReadFrom, RowKey, ShardCells
+from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
 from store.client_attempts import Attempts
 from store.datastore import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
@@ -24,6 +24,7 @@ from store.http_messages import (
     JSON,
     CellMessage,
     CellsMessage,
+    ErasedRowMessage,
     HeadsMessage,
     IndexPageMessage,
     PutResultMessage,
@@ -115,6 +116,11 @@ class Client:
         if len(answer.results) != len(batch):
             raise OutcomeUnknown(f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells")
         return [_result(result) for result in answer.results]
+
+    def erase_row(self, row_key: RowKey) -> ErasedRow:
+        answer = self._call("DELETE", f"/rows/{_key_text(row_key)}", b"", self._attempts.deadline(), writes=True)
+        erased = _decoded(answer, ErasedRowMessage, OutcomeUnknown)
+        return ErasedRow(erased.shard, erased.added_id, erased.cells)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

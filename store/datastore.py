@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import datetime
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
 
-from store.api import CellToPut, Location, ReadFrom, RowKey, ShardCells
-from store.body_codec import DEFAULT_CODEC, decode_body
+from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
+from store.body_codec import DEFAULT_CODEC, decode_body, is_erased
 from store.cells import (
     Cell,
     NewCell,
@@ -30,6 +30,7 @@ from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidLocation, InvalidRequest, InvalidRowKey, OutcomeUnknown, StorageUnavailable, Trimmed
+from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from store.indexes.request import Filter, IndexPage, QueryOptions
 
 
+declare("datastore.erase.noted")
+
+
 class Datastore:
     """:class:`store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
 
@@ -50,6 +54,7 @@ class Datastore:
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes: Indexes | None = None
+        self._when_erased: list[Callable[[UUID], object]] = []
 
     @classmethod
     def open_embedded(cls, directory: Path, name: str = "trips", shards: int = 16, *, codec: int = DEFAULT_CODEC) -> Datastore:
@@ -117,6 +122,26 @@ class Datastore:
         self._poker.poke()
         return start
 
+    def erase_row(self, row_key: RowKey) -> ErasedRow:
+        from store.indexes.erased import note_places
+
+        key = check_row_key(row_key)
+        note_places(self, key)
+        failpoint("datastore.erase.noted")
+        cells, done = 0, False
+        while not done:
+            step = self.engine.erase(key)
+            cells, done = cells + step.cells, step.done
+            self._poker.poke()
+        for forget in self._when_erased:
+            forget(UUID(bytes=key))
+        return ErasedRow(step.shard, step.added_id, cells)
+
+    def when_erased(self, forget: Callable[[UUID], object]) -> None:
+        """Has every erasure end with ``forget(row_key)``: for what is kept beside the log and speaks of a row. It is called again when the row is erased
+        again."""
+        self._when_erased.append(forget)
+
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
@@ -141,7 +166,10 @@ class Datastore:
     def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
         check_key_count(row_keys)
         rows = self.engine.row([check_row_key(row_key) for row_key in row_keys], check_read_from(read_from))
-        return [{found.cell.column_name: cell_from_stored(found.shard, found.cell, stale=found.stale) for found in row} for row in rows]
+        return [
+            {found.cell.column_name: cell_from_stored(found.shard, found.cell, stale=found.stale) for found in row if not is_erased(found.cell.body)}
+            for row in rows
+        ]
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         check_shard(shard_no, self.shards)
@@ -278,4 +306,5 @@ def _shard_of_refused(item: object, shards: int) -> int | None:
 
 
 def _cell(found: LocatedCell | None) -> Cell | None:
-    return cell_from_stored(found.shard, found.cell, stale=found.stale) if found else None
+    """What a read by key gives: an erased cell is not there. The log alone shows its place."""
+    return cell_from_stored(found.shard, found.cell, stale=found.stale) if found and not is_erased(found.cell.body) else None

@@ -8,6 +8,7 @@
     ├── NotFound                  404
     │   └── UnknownDatastore, UnknownShard
     ├── CellConflict              409  the triple exists with another body; nothing was written
+    ├── RowErased                 410  the row was erased: nothing is written to it, and it has no bodies any more
     ├── Refused                   403  the call is not permitted here
     ├── Unavailable               503  retriable
     │   ├── Overloaded            429  definite: a queue was full, nothing was written
@@ -98,6 +99,13 @@ class CellConflict(CellfeedError):
 
     code = "conflict"
     http_status = 409
+
+
+class RowErased(CellfeedError):
+    """The row key was erased. No cell of it is written again while its log holds the erasure, and no body of it can be had."""
+
+    code = "row_erased"
+    http_status = 410
 
 
 class Refused(CellfeedError):

@@ -27,6 +27,10 @@ RowKeyText = Annotated[str, msgspec.Meta(description="A UUID as text.", extra_js
 ColumnName = Annotated[str, msgspec.Meta(description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters.")]
 RefKey = Annotated[int, msgspec.Meta(description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.", extra_json_schema={"format": "int64"})]
 Body = Annotated[msgspec.Raw, msgspec.Meta(description="The JSON object that was put.", extra_json_schema={"type": "object"})]
+ReadBody = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(description="The JSON object that was put; null in a piece of a log, where it was erased.", extra_json_schema={"type": ["object", "null"]}),
+]
 
 ReadFromField = Annotated[
     Replica, msgspec.Meta(description="Where the read goes first; what came from a minion is `stale`: a later cell may not have arrived there.")
@@ -85,11 +89,20 @@ class CellMessage(msgspec.Struct, omit_defaults=True):
     row_key: UUID
     column_name: str
     ref_key: int
-    body: Body
+    body: ReadBody
     shard: int
     added_id: int
     created_at: datetime
     stale: bool = False
+
+
+class ErasedRowMessage(msgspec.Struct):
+    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the log tells of it."""
+
+    row_key: UUID
+    shard: int
+    added_id: int
+    cells: int
 
 
 class CellsMessage(msgspec.Struct):
@@ -143,13 +156,14 @@ class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HeadMessage(msgspec.Struct):
-    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``."""
+    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``. ``erasures``: another number when bodies were erased since."""
 
     log_start: int
     watermark: int
     next_added_id: int
     leader_epoch: int
     last_created_at_us: int
+    erasures: int = 0
 
 
 class HeadsMessage(msgspec.Struct):
@@ -267,4 +281,4 @@ def index_page_of(message: IndexPageMessage) -> IndexPage:
 
 def head_of(message: HeadMessage) -> Head:
     """The head of a message."""
-    return Head(message.log_start, message.watermark, message.next_added_id, message.leader_epoch, message.last_created_at_us)
+    return Head(message.log_start, message.watermark, message.next_added_id, message.leader_epoch, message.last_created_at_us, message.erasures)

@@ -71,6 +71,10 @@ TRIM_STEP_CELLS: Final = 1_000
 TRIM_STEP_BYTES: Final = 8 << 20
 """Encoded body bytes after which such a transaction ends (it always deletes one cell): the binary log carries every row that was deleted."""
 
+# --- erasures --------------------------------------------------------------------------------------------------------------
+ERASE_STEP_CELLS: Final = 1_000
+"""Bodies that one transaction of an erasure takes away, for the same reason. A row seldom has more cells."""
+
 # --- HTTP ------------------------------------------------------------------------------------------------------------------
 HTTP_BODY_BYTES_MAX: Final = 32 << 20
 """One HTTP request body; a streamed NDJSON put is not held in memory and has no such limit."""

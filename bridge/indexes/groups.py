@@ -15,7 +15,7 @@ from typing import Final
 from bridge.coordination.contract import Offsets
 from bridge.triggers.program import Trigger
 from store.api import CellStore
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
 from store.indexes.keeper import IndexKeeper
 from store.indexes.query import Positions
 from store.indexes.version import IndexVersion
@@ -60,7 +60,7 @@ def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle
     # A batch that waits for its turn holds up the end of its worker: it is no more than a second's work.
     batch = BATCH_CELLS if throttle.cells_per_s is None else max(1, min(BATCH_CELLS, int(throttle.cells_per_s)))
     first, *more = version.definition.columns
-    return _IndexTrigger(keep_entries, first, version.group, batch=batch, more_columns=tuple(more), saves_lazily=True)
+    return _IndexTrigger(keep_entries, first, version.group, batch=batch, more_columns=(*more, ERASED_COLUMN), saves_lazily=True)
 
 
 def index_positions(offsets: Offsets, topic: str) -> Positions:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
+from uuid import UUID
 
 import msgspec
 
@@ -162,6 +163,13 @@ class ParkedCells:
     def skipped(self, group: str | None = None) -> list[ParkedCell]:
         entries = self._state.list(f"skipped/{quote(group, safe='')}/" if group else "skipped/")
         return [_decode(entry) for entry in entries]
+
+    def forget_row(self, row_key: UUID) -> int:
+        """Drops what is parked or was skipped of a row that was erased: the errors may quote its bodies. How many."""
+        entries = [entry for queue in ("parked/", "skipped/") for entry in self._state.list(queue) if _decode(entry).row_key == str(row_key)]
+        if entries:
+            self._state.commit({entry.key: None for entry in entries})
+        return len(entries)
 
     # --- a trigger that stopped --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import threading
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.attempts import Attempts, Failed, Stopped
+from bridge.triggers.attempts import DONE, Attempts, Failed, Stopped
 from bridge.triggers.parked import ParkedCell, ParkedCells, fronts
 from bridge.triggers.program import Trigger
 from bridge.triggers.retry import ProcessEnded
@@ -100,6 +100,8 @@ class ParkedRetry:
         stored = self._stored(cell)
         if stored is None:
             return Failed(f"cell {cell.cell_id} is not in the log any more", _ONE_TRY)
+        if not self._trigger.takes(stored):
+            return DONE  # erased since it was parked: it is passed over, as it would be in the log
         # What was held has not been tried: it has all its tries. What has failed before has one now, and another one next time.
         return self._attempts.run([stored], on_record=True, suspect=cell.ended > 0, tries_max=None if cell.held else _ONE_TRY)
 

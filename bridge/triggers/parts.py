@@ -52,13 +52,13 @@ class Parts:
         return self._cells(location) if self._trigger.batch is None else self._batches(location, self._trigger.batch)
 
     def _cells(self, location: int) -> Iterator[Part]:
-        columns = self._trigger.columns
+        takes = self._trigger.takes
         for cell in self._scan(location, CHUNK_CELLS):
-            yield ([cell] if cell.column_name in columns else [], cell.added_id + 1)
+            yield ([cell] if takes(cell) else [], cell.added_id + 1)
 
     def _batches(self, location: int, full: int) -> Iterator[Part]:
         waited, self._waiting = self._waiting, None
-        columns = self._trigger.columns
+        takes = self._trigger.takes
         cells: list[StoredCell] = []
         body_bytes = given = 0
         while given < CHUNK_CELLS:
@@ -67,7 +67,7 @@ class Parts:
                 yield from self._last(cells, location, full, waited)
                 return
             for cell in read:
-                if cell.column_name in columns:
+                if takes(cell):
                     alone = self._alone(cell.added_id)
                     if cells and (alone or body_bytes + len(cell.body) > SCAN_BYTES_MAX):
                         yield cells, location

@@ -26,7 +26,8 @@ from uuid import UUID
 from bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
 from bridge.triggers.start import EARLIEST, Start, check_start
 from store.api import CellStore
-from store.cells import StoredCell, check_column_name
+from store.body_codec import is_erased
+from store.cells import ERASED_COLUMN, StoredCell, check_column_name
 from store.datastore import cell_from_stored
 from store.errors import InvalidRequest
 
@@ -78,6 +79,10 @@ class Trigger:
     def columns(self) -> frozenset[str]:
         """Whose cells it gets."""
         return frozenset((self.column, *self.more_columns))
+
+    def takes(self, cell: StoredCell) -> bool:
+        """Whether it gets a cell: of one of its columns, and not erased. The cell that tells of an erasure is for whoever follows its column."""
+        return cell.column_name in self.columns and (cell.column_name == ERASED_COLUMN or not is_erased(cell.body))
 
     def policy_for(self, kind: type[BaseException]) -> RetryPolicy:
         """The retry policy for an error of that kind."""

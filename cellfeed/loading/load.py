@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from cellfeed.loading.records import FileFormat, Record, check_field_types, format_of, read_records
 from cellfeed.loading.row_keys import row_key_from
 from store.api import CellStore, CellToPut
-from store.cells import Outcome, check_column_name, check_ref_key
+from store.cells import Outcome, check_new_column, check_ref_key
 from store.errors import CellfeedError, InvalidRefKey, InvalidRequest, InvalidRowKey
 
 LOAD_BATCH_CELLS: Final = 1_000
@@ -42,7 +42,7 @@ class LoadSpec:
 
     def check(self) -> None:
         """Raises InvalidRequest when the parts do not go together."""
-        check_column_name(self.column)
+        check_new_column(self.column)
         check_field_types(self.field_types)
         if (self.row_key is None) == (not self.row_key_from):
             raise InvalidRequest("say where the row key comes from: either one field that holds it, or the fields that it is made from")

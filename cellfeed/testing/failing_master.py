@@ -17,11 +17,11 @@ from typing import TypeVar
 from uuid import UUID
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.contract import Engine, ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable
-from store.limits import ADDED_ID_MAX, TRIM_STEP_CELLS
+from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import shard_of
 
 T = TypeVar("T")
@@ -96,6 +96,14 @@ class FailingMaster:
             self.check_master()
             return self._minion.trim(shard, below, cells_max)
 
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
+        with self._lock:
+            self.check_master()
+            if any(triple.row_key == row_key for triple in self._on_master):
+                self._die()  # what only the master has of the row would be left over: another one is asked, or none yet
+                self.check_master()
+            return self._minion.erase(row_key, cells_max)
+
     def _doomed(self, cells: Sequence[NewCell]) -> list[Triple]:
         """The last ones that are new, as many as are still to be lost."""
         if not self._to_lose:
@@ -141,6 +149,10 @@ class FailingMaster:
         if self._is_away() and not all(found):
             self.check_master()  # "not there" is only the master's to say
         return [as_stale(each) for each in found]
+
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        self.check_master()
+        return self._minion.row_cells(row_key, after, limit)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         return self._minion.scan(shard, location, limit)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.contract import Engine, ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import Unavailable
-from store.limits import TRIM_STEP_CELLS
+from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 
 class WorkerKilled(BaseException):
@@ -147,6 +147,14 @@ class GatedEngine:
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         self._gate.pass_through()
         return self._engine.trim(shard, below, cells_max)
+
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
+        self._gate.pass_through()
+        return self._engine.erase(row_key, cells_max)
+
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        self._gate.pass_through()
+        return self._engine.row_cells(row_key, after, limit)
 
     @property
     def indexes(self) -> IndexStore:

@@ -7,7 +7,8 @@
 
 Crash points of a put: after the copies, before the own put: the caller has no answer, the drain puts the cells (``unknown`` became stored). After the own
 put: the drain finds the cells there and removes the copies. A copy whose cell is stored with another body was never answered ``buffered`` (the caller was told
-``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a conflict, for a person to decide: nothing acknowledged is dropped.
+``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a conflict, for a person to decide: nothing acknowledged is dropped. But what
+waits of a row that was erased meanwhile is dropped, accepted or not: its own log refuses it for good (E21).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 from store.cells import NewCell, Outcome, PutResult, conflict_error
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
-from store.errors import CellfeedError, Unavailable
+from store.errors import CellfeedError, OutcomeUnknown, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
 
@@ -66,7 +67,7 @@ class BufferedWriter:
                 raise
             return self._accepted(own, kept_on, cells, error)
         failpoint("buffer.after_own_put")
-        refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT]
+        refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
         if refused:
             for name in kept_on:
                 with suppress(CellfeedError):  # the drain finds the conflict otherwise, and drops the copy
@@ -143,6 +144,19 @@ class BufferDrain:
                     _log.info("what %s buffers for %s waits: %s", where, owner, error)
         return removed
 
+    def forget_row(self, owner: str, row_key: bytes) -> None:
+        """Removes what other clusters buffer of a row that was erased. Raises OutcomeUnknown when one of them does not answer."""
+        silent = []
+        for where, table in self._tables.items():
+            if where == owner:
+                continue
+            try:
+                table.remove_row(owner, row_key)
+            except Unavailable as error:
+                silent.append(f"{where}: {error}")
+        if silent:
+            raise OutcomeUnknown(f"the row is erased, but copies of its puts may still wait on other clusters; erase it again: {'; '.join(silent)}")
+
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_EVERY_S):
             try:
@@ -161,6 +175,7 @@ class BufferDrain:
             for waiting, result in zip(batch, results, strict=True):
                 if result.outcome is Outcome.CONFLICT:
                     self._conflict(table, waiting, result)
+            erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
             own.look()
             replicated = own.replicated()
             safe = [
@@ -169,8 +184,8 @@ class BufferDrain:
                 if result.acknowledged and result.shard is not None and result.added_id is not None and result.added_id < replicated.get(result.shard, 0)
             ]
             failpoint("buffer.drain.before_remove")
-            table.remove(safe)
-            removed += len(safe)
+            table.remove(safe + erased)
+            removed += len(safe) + len(erased)
         return removed
 
     def _conflict(self, table: BufferTable, waiting: BufferedCell, result: PutResult) -> None:
@@ -204,6 +219,9 @@ class _OnMaster:
 
     def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
         self._cluster.write(lambda engine, _: engine.buffer.remove_copies(owner, cells))
+
+    def remove_row(self, owner: str, row_key: bytes) -> None:
+        self._cluster.write(lambda engine, _: engine.buffer.remove_row(owner, row_key))
 
     def mark_conflict(self, buffer_id: int, reason: str) -> None:
         self._cluster.write(lambda engine, _: engine.buffer.mark_conflict(buffer_id, reason))

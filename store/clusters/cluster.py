@@ -25,14 +25,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
 
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import Head, Replica, WriteTerms
+from store.engines.contract import ErasedStep, Head, Replica, WriteTerms
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
 
@@ -67,6 +67,7 @@ class Cluster:
         self._turns = itertools.count()
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
         self._starts: dict[int, int] = {}
+        self._erasures: dict[int, tuple[dict[str, int], int]] = {}
         for node in nodes:
             node.on_role = self._heard
 
@@ -226,11 +227,22 @@ class Cluster:
                 starts = [view.heads[shard].log_start for view in following.values() if shard in view.heads]
                 self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
                 found[shard] = newest_head._replace(
+                    erasures=self._erasures_seen(shard, following),
                     log_start=min(log_start, watermark),
                     watermark=watermark,
                     next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX,
                 )
         return found
+
+    def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
+        """Another number whenever what a node has come to is another than before: a read may go to any of them, and what was read of one that had not come to
+        an erasure holds bodies that it takes."""
+        counts = {name: erasures for name, view in following.items() if (head := view.heads.get(shard)) is not None and (erasures := head.erasures)}
+        before, changes = self._erasures.get(shard, ({}, 0))
+        if counts != before:
+            changes += 1
+            self._erasures[shard] = counts, changes
+        return changes
 
     def replicated(self) -> dict[int, int]:
         """Per shard the first added_id that no minion following the master is known to hold; the master's own where it has no minions."""
@@ -260,6 +272,10 @@ class Cluster:
     def trim(self, shard: int, below: int, cells_max: int) -> int:
         """A step of a trim on the master, under the role's epoch; see the engine's."""
         return self.write(lambda engine, role: engine.trim(shard, below, cells_max, WriteTerms(role.epoch, role.semi_sync)))
+
+    def erase(self, row_key: bytes, cells_max: int) -> ErasedStep:
+        """A step of an erasure on the master, under the role's epoch; see the engine's."""
+        return self.write(lambda engine, role: engine.erase(row_key, cells_max, WriteTerms(role.epoch, role.semi_sync)))
 
     def close(self) -> None:
         for node in self.nodes.values():

@@ -1,4 +1,4 @@
-"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E17, E22 and E23, with E1 per cluster.
+"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E23, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is
 away holds up nobody else's puts.
@@ -18,11 +18,14 @@ from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNod
 from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
 from store.clusters.standing import ClusterStanding, standing
 from store.dictionaries import known
-from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.engines.log_start import check_trim
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
-from store.limits import TRIM_STEP_CELLS
+from store.failpoints import declare, failpoint
+from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
+
+declare("cluster.erase.before_buffers")
 
 UNBUFFERED_S: Final = 60
 """A cell is buffered by one master's clock and written by another's, in seconds by which they may differ: a trim leaves the cells of so long before the oldest
@@ -170,6 +173,17 @@ class ClusteredEngine:
         check_trim(shard, below, limit)
         return self._cluster_of[shard].trim(shard, below, cells_max)
 
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
+        """As the contract's. With the last step the copies go that other clusters buffer of the row; raises OutcomeUnknown while one of them does not answer:
+        then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`store.clusters.buffer`)."""
+        shard = shard_of(row_key, self._shards)
+        own = self._cluster_of[shard]
+        step = own.erase(row_key, cells_max)
+        failpoint("cluster.erase.before_buffers")
+        if step.done:
+            self.drain.forget_row(own.name, row_key)
+        return step
+
     def _shard_of(self, cell: NewCell) -> int:
         return shard_of(cell.row_key, self._shards)
 
@@ -185,6 +199,13 @@ class ClusteredEngine:
     def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         keyed = [(row_key, row_key) for row_key in row_keys]
         return self._each(keyed, lambda engine, wanted: engine.row(wanted), lambda row: [each._replace(stale=True) for each in row], read_from)
+
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        cluster = self._cluster_of[shard_of(row_key, self._shards)]
+        found, stale = cluster.read(lambda engine: engine.row_cells(row_key, after, limit))
+        if stale:
+            raise StorageUnavailable(f"cluster {cluster.name}: its master is away or unconfirmed: which cells a row has cannot be told")
+        return found
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
@@ -248,7 +269,7 @@ class ClusteredEngine:
         return sorted({name for cluster in self.clusters.values() for name in cluster.read(lambda engine: engine.columns())[0]}, key=str.encode)
 
     def change_token(self) -> int:
-        return sum(head.watermark + head.log_start + head.leader_epoch for head in self.heads().values())
+        return sum(head.watermark + head.log_start + head.erasures + head.leader_epoch for head in self.heads().values())
 
     def standing(self) -> list[ClusterStanding]:
         """How each cluster stands, in the order of the configuration."""

@@ -17,11 +17,11 @@ from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import BufferTable
 from store.clusters.roles import ROLE_KEY, Role, decode_role
-from store.engines.contract import Engine, Head, Look, WriteTerms
+from store.engines.contract import Engine, ErasedStep, Head, Look, WriteTerms
 from store.engines.dictionary_contract import DictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
-from store.limits import TRIM_STEP_CELLS
+from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 
 WATCH_TIMEOUT_S: Final = 1.0
 """Longest wait of the watcher for one answer, in seconds."""
@@ -42,11 +42,14 @@ T = TypeVar("T")
 
 
 class NodeEngine(Engine, Protocol):
-    """The engine of one node. A put, or a trim, under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards' own."""
+    """The engine of one node. A put, a trim or an erasure under ``terms`` is refused (StaleWriter, nothing written) when their leader epoch is not the shards'
+    own."""
 
     def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
 
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int: ...
+
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None) -> ErasedStep: ...
 
     def look(self, state_key: str, seen: int | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from store.body_codec import decode_body
+from store.body_codec import decode_body, is_erased
 from store.cells import NewCell, StoredCell
 from store.clusters.failover import QUICK_TIMEOUT_S, cluster_role, settled_role
 from store.clusters.roles import Role, change_role, read_role
@@ -96,7 +96,8 @@ def is_half_copied(cluster: ClusterServers, node: str) -> bool:
 
 def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverReplicated:
     """What would be lost if the node became a copy of the master now. Raises StorageUnavailable."""
-    cells = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for _, cell in extra_cells(cluster, node, role)]
+    extra = [cell for _, cell in extra_cells(cluster, node, role) if not is_erased(cell.body)]
+    cells = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for cell in extra]
     return NeverReplicated(cells, extra_buffered(cluster, node))
 
 

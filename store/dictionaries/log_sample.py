@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.body_codec import decode_body
+from store.body_codec import decode_body, is_erased
 from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, Sample, is_sampled
 from store.engines.contract import Engine
 
@@ -24,7 +24,7 @@ def sample_of_log(engine: Engine, column_name: str) -> list[Sample]:
                 continue
             locations[shard] = cells[-1].added_id + 1
             for cell in cells:
-                if cell.column_name == column_name and is_sampled(body := decode_body(cell.body)):
+                if cell.column_name == column_name and not is_erased(cell.body) and is_sampled(body := decode_body(cell.body)):
                     samples.append(Sample(cell.row_key, body))
                     sample_bytes += len(body)
                     if len(samples) >= SAMPLES_WANTED or sample_bytes >= SAMPLE_BYTES_MAX:

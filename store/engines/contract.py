@@ -26,6 +26,13 @@ Trimming
         without a gap. The start never falls; ids do not move, and ``next_added_id``, epochs and ``created_at`` go on as if nothing had been trimmed, also in a
         log that is empty then. What was trimmed is gone for ``get``, ``latest`` and ``row`` as well, and **its triple may be put anew, as a new cell with a new
         id**: E3 holds for the cells that the log has. Nothing at or above ``trim_limits`` is trimmed.
+Erasing
+    E20 ``erase`` takes the bodies of all cells of a row away and leaves their places: added_id, row key, column, ref key and ``created_at`` stay, the body is
+        ``ERASED_BODY`` from then on. The first step adds one cell to the log, ``(row key, ERASED_COLUMN, 0)`` with no body, in the transaction in which it
+        takes the first bodies: so whoever follows the log comes to it in order, behind all cells of the row. Ids, heads and epochs go on as with a put.
+        A row is erased once: again there is nothing to do, or what a step that died left over.
+    E21 From the first step on a put to the row is refused (``failed``, RowErased), also of a cell that it has, for as long as its log has the entry: a trim
+        ends that, as it does for every triple. ``Head.erasures`` differs once a step was done, on each node from the moment that it has it.
 State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
@@ -49,7 +56,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
-from store.limits import TRIM_STEP_CELLS
+from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 if TYPE_CHECKING:
     from store.engines.dictionary_contract import DictionaryStore
@@ -65,13 +72,24 @@ class Replica(StrEnum):
 
 class Head(NamedTuple):
     """The ends of one shard's log, as added_ids. Readers see ``log_start <= id < watermark``. No id at or above ``next_added_id`` has been given out; while the
-    master is away and nobody can say, it is ``ADDED_ID_MAX``."""
+    master is away and nobody can say, it is ``ADDED_ID_MAX``. ``erasures`` is another number when bodies of the shard were erased since, on any node that can
+    be read: what was kept of them must go."""
 
     log_start: int
     watermark: int
     next_added_id: int
     leader_epoch: int
     last_created_at_us: int
+    erasures: int = 0
+
+
+class ErasedStep(NamedTuple):
+    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``: bodies taken away. ``done``: none is left."""
+
+    shard: int
+    added_id: int
+    cells: int
+    done: bool
 
 
 class LocatedCell(NamedTuple):
@@ -174,6 +192,10 @@ class Engine(Protocol):
         """For each row key the latest cell of every column, by column name."""
         ...
 
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        """Every cell of a row, not the latest ones alone, by added_id from behind ``after`` on; the master's word. Raises StorageUnavailable."""
+        ...
+
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         """At most ``limit`` cells from added_id ``location`` on, below the watermark; ends early after ``SCAN_BYTES_MAX``."""
         ...
@@ -199,6 +221,11 @@ class Engine(Protocol):
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         """One step of a trim below added_id ``below``: deletes the first cells of the log, at most ``cells_max``, and returns where it starts then. Raises
         InvalidLocation beyond the limit, StorageUnavailable when nothing was done, OutcomeUnknown when that is not known: then it is repeated. E15."""
+        ...
+
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
+        """One step of an erasure: at most ``cells_max`` bodies of the row; repeated until it is done. Raises StorageUnavailable when nothing was done,
+        OutcomeUnknown when that is not known: then it is repeated. E20, E21."""
         ...
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:

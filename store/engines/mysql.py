@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E17, E22 and E23.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E23.
 
 Log scans are framed: the server joins the fields of a cell, and all cells of a long scan, into one value of length-prefixed fields, which is taken
 apart here. That is four times as fast as fetching rows through a pure-Python driver, and keeps the driver the one that installs everywhere.
@@ -17,20 +17,21 @@ from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import BufferTable
 from store.dictionaries import known
-from store.engines.contract import Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
+from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.log_start import check_scan
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_dictionaries import MySqlDictionaries
+from store.engines.mysql_erase import EraseStatements
 from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import Encode, PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
 from store.engines.mysql_trim import TrimStatements
 from store.errors import DataDamaged, Trimmed
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
+from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
 _SCAN_STEP: Final = 2_000
@@ -97,13 +98,14 @@ class MySqlEngine:
         self._indexes = MySqlIndexes(self._server, self._meta, self._database)
         counters = f"{self._meta}.shard_counter"
         # One value for all counters: taking thousands of rows apart costs the driver ten times as much as splitting a text.
-        fields = ("shard", "log_start", "next_added_id", "leader_epoch", _MICROSECONDS.format("last_created_at"))
+        fields = ("shard", "log_start", "next_added_id", "leader_epoch", _MICROSECONDS.format("last_created_at"), "erasures")
         self._heads = f"SELECT GROUP_CONCAT(CONCAT_WS(',', {', '.join(fields)}) SEPARATOR ';') FROM {counters}"
-        self._token = f"SELECT SUM(next_added_id) + SUM(log_start) + SUM(leader_epoch) * {_EPOCH_WEIGHT} FROM {counters}"
+        self._token = f"SELECT SUM(next_added_id) + SUM(log_start) + SUM(erasures) + SUM(leader_epoch) * {_EPOCH_WEIGHT} FROM {counters}"
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find, single_node=True)
         self._trim = TrimStatements(self._server, self._meta, self._database, self._put)
+        self._erase = EraseStatements(self._server, self._meta, self._database, self._put)
 
     @property
     def datastore(self) -> str:
@@ -170,6 +172,11 @@ class MySqlEngine:
                 condition = f"row_key = {key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name"
                 rows.append([LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)])
         return rows
+
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        condition = f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT {limit:d}"
+        with self._server.connection() as connection:
+            return self._select(connection, shard_of(row_key, self._shards), condition)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
@@ -255,7 +262,7 @@ class MySqlEngine:
             return Look(entry, seen, None)
         heads = _heads(joined)
         # From the same rows, not from another look at them: what changes in between is found by the next look.
-        return Look(entry, sum(head.next_added_id + head.log_start + head.leader_epoch * _EPOCH_WEIGHT for head in heads.values()), heads)
+        return Look(entry, sum(head.next_added_id + head.log_start + head.erasures + head.leader_epoch * _EPOCH_WEIGHT for head in heads.values()), heads)
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self.heads(shards).items()}
@@ -263,6 +270,10 @@ class MySqlEngine:
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS, terms: WriteTerms | None = None) -> int:
         """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
         return self._trim.run(check_shard(shard, self._shards), below, cells_max, terms)
+
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None) -> ErasedStep:
+        """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
+        return self._erase.run(row_key, shard_of(row_key, self._shards), cells_max, terms)
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
@@ -373,8 +384,8 @@ def _heads(joined: str | None) -> dict[int, Head]:
     """Without one when there are no counters."""
     heads = {}
     for each in joined.split(";") if joined else ():
-        shard, log_start, next_added_id, leader_epoch, created_at_us = map(int, each.split(","))
-        heads[shard] = Head(log_start, next_added_id, next_added_id, leader_epoch, created_at_us)
+        shard, log_start, next_added_id, leader_epoch, created_at_us, erasures = map(int, each.split(","))
+        heads[shard] = Head(log_start, next_added_id, next_added_id, leader_epoch, created_at_us, erasures)
     return heads
 
 

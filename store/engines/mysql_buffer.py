@@ -86,6 +86,10 @@ class MySqlBuffer:
             if ids:
                 self._commit(connection, [f"DELETE FROM {self._table} WHERE accepted = 0 AND buffer_id IN ({','.join(map(str, ids))})"])
 
+    def remove_row(self, owner: str, row_key: bytes) -> None:
+        with self._server.connection() as connection:
+            self._commit(connection, [f"DELETE FROM {self._table} WHERE owner = X'{owner.encode().hex()}' AND row_key = X'{row_key.hex()}'"])
+
     def mark_conflict(self, buffer_id: int, reason: str) -> None:
         with self._server.connection() as connection:
             self._commit(connection, [f"UPDATE {self._table} SET conflict = X'{reason[:1000].encode().hex()}' WHERE buffer_id = {buffer_id}"])

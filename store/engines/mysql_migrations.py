@@ -88,6 +88,11 @@ def _create_dictionaries(connection: Connection[Any], layout: Layout) -> None:
         failpoint("mysql.migrate.inside_step")
 
 
+def _count_erasures(connection: Connection[Any], layout: Layout) -> None:
+    add_column(connection, layout.meta, "shard_counter", "erasures", "BIGINT UNSIGNED NOT NULL DEFAULT 0")
+    failpoint("mysql.migrate.inside_step")
+
+
 _DICTIONARY_TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS {meta}.dictionary (dictionary_id INT UNSIGNED NOT NULL PRIMARY KEY, column_name VARBINARY(128) NOT NULL, "
     "content MEDIUMBLOB NOT NULL, sha256 BINARY(32) NOT NULL, trained_at_us BIGINT NOT NULL, samples INT UNSIGNED NOT NULL) ENGINE=InnoDB",
@@ -99,6 +104,7 @@ _DICTIONARY_TABLES: Final = (
 STEPS: Final = (
     Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),
     Step(2, "dictionaries of bodies, and which one each column's puts take", _create_dictionaries),
+    Step(3, "how many erasures each shard has seen", _count_erasures),
 )
 """Every step, ascending. One that has been released is never changed: a later one changes what it made."""
 

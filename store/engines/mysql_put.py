@@ -21,12 +21,12 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.cells import NewCell, Outcome, PutResult, Triple, moment
+from store.cells import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple, moment
 from store.engines.contract import WriteTerms
 from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, Pipeline, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_replication import wait_for_minions
-from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
+from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
 from store.errors import StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -61,6 +61,7 @@ class Counter:
     first: int
     next_added_id: int
     created_at_us: int
+    erasures: int
 
 
 class PutStatements:
@@ -119,7 +120,9 @@ class PutStatements:
     ) -> list[PutResult] | None:
         """None when the unique key complained and everything was rolled back."""
         counters = self.lock_counters(connection, sorted(set(shards)), terms)
-        known = self._known(connection, cells, shards) if look_up else [None] * len(cells)
+        known: Sequence[PutResult | int | None] = self._known(connection, cells, shards) if look_up else [None] * len(cells)
+        if any(counter.erasures for counter in counters.values()):
+            known = without_erased(cells, shards, known, self._erased(connection, cells, shards, counters))
         failpoint("mysql.put.before_insert")
         results, new = _give_ids(cells, shards, counters, known)
         if not new:
@@ -167,13 +170,13 @@ class PutStatements:
         moment_us = f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()})"
         # A fenced master is read-only; the server lets privileged users write all the same, so it is asked: in each row, for beside an aggregate MariaDB 10.11
         # gives a variable as 0.
-        counter = f"shard, next_added_id, leader_epoch, @@GLOBAL.read_only + 0, {semi_sync}, {moment_us}"
+        counter = f"shard, next_added_id, leader_epoch, @@GLOBAL.read_only + 0, {semi_sync}, {moment_us}, erasures"
         locked = f"SELECT * FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard LIMIT {len(shards)} FOR UPDATE"
         # One value for all counters: the driver takes many times as long over a row as this over its part of a text.
         _, [(joined,)] = query_all(connection, ["BEGIN", f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked}) AS locked"])
         counters = {}
         for row in joined.split(";") if joined else ():
-            shard, first, epoch, read_only, waits_for_minion, created_at_us = row.split(",")
+            shard, first, epoch, read_only, waits_for_minion, created_at_us, erasures = row.split(",")
             if int(read_only):
                 query(connection, "ROLLBACK")
                 raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
@@ -185,7 +188,7 @@ class PutStatements:
                 query(connection, "ROLLBACK")
                 wait_for_minions(connection)
                 return self.lock_counters(connection, shards, terms)
-            counters[int(shard)] = Counter(int(first), int(first), int(created_at_us))
+            counters[int(shard)] = Counter(int(first), int(first), int(created_at_us), int(erasures))
         if missing := set(shards) - set(counters):
             query(connection, "ROLLBACK")
             raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
@@ -214,6 +217,21 @@ class PutStatements:
             f"UPDATE {self._meta}.shard_counter SET next_added_id = CASE shard{ids} END, last_created_at = CASE shard{times} END "
             f"WHERE shard IN ({','.join(map(str, moved))})"
         )
+
+    def _erased(self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int], counters: Mapping[int, Counter]) -> set[bytes]:
+        """The rows among the cells' that were erased: asked only of shards that have seen an erasure, which their locked counters tell."""
+        rows: dict[int, set[bytes]] = {}
+        for cell, shard in zip(cells, shards, strict=True):
+            if counters[shard].erasures:
+                rows.setdefault(shard, set()).add(cell.row_key)
+        selects = []
+        for shard, keys in rows.items():
+            named = ",".join(sql_triple(Triple(row_key, ERASED_COLUMN, 0)) for row_key in sorted(keys))
+            selects.append(f"SELECT row_key FROM {self._shard_database(shard)}.cell WHERE (row_key, column_name, ref_key) IN ({named})")
+        found: set[bytes] = set()
+        for start in range(0, len(selects), _LOOK_UP_MAX):
+            found.update(row_key for (row_key,) in query(connection, " UNION ALL ".join(selects[start : start + _LOOK_UP_MAX])))
+        return found
 
     def _known(self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
         stored: dict[Triple, StoredTriple] = {}

@@ -1,12 +1,12 @@
-"""Cells of a put that are stored already, or stand in it twice: their outcomes (E3), the same for every engine."""
+"""Cells of a put that are not to be written: stored already, or twice in it (E3), or of a row that was erased (E21). The same for every engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from store.body_codec import decode_body
-from store.cells import NewCell, Outcome, PutResult, Triple, conflict_error
+from store.cells import NewCell, Outcome, PutResult, Triple, conflict_error, refused_as_erased
 
 
 class StoredTriple(NamedTuple):
@@ -29,6 +29,13 @@ def outcomes_before(cells: Sequence[NewCell], stored: Mapping[Triple, StoredTrip
             earlier = first.setdefault(cell.triple, index)
             known.append(None if earlier == index else earlier)
     return known
+
+
+def without_erased(
+    cells: Sequence[NewCell], shards: Sequence[int], known: Sequence[PutResult | int | None], erased: Collection[bytes]
+) -> list[PutResult | int | None]:
+    """``known``, with every cell of an erased row refused, whatever else it would come to."""
+    return [refused_as_erased(cell, shard) if cell.row_key in erased else before for cell, shard, before in zip(cells, shards, known, strict=True)]
 
 
 def repeated(earlier: NewCell, outcome: PutResult, cell: NewCell) -> PutResult:

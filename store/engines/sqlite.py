@@ -1,11 +1,12 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E17, E22 and E23 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E23 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
 
 Crash points of a put: before the commit nothing of it is there, and the counter is where it was; the commit is one synced append to the WAL, so after
 it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a step of a trim
-likewise: before its commit the log is as it was, after it the log starts where the counter says; a trim that is run again goes on there.
+likewise: before its commit the log is as it was, after it the log starts where the counter says; a trim that is run again goes on there. Of a step of an
+erasure too: see :mod:`store.engines.sqlite_erase`.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ from typing import Any, Final
 from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
-from store.engines.contract import Head, LocatedCell, LogRange, Replica, StateTable
+from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.log_start import check_scan, check_trim, step_end
-from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated
+from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
 from store.engines.sqlite_dictionaries import SqliteDictionaries
+from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, connect
 from store.engines.sqlite_index import SqliteIndexes
 from store.engines.sqlite_state import SqliteState
 from store.errors import ProtectData
 from store.failpoints import declare, failpoint
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
-from store.sharding import check_shard, check_shard_count, shards_of
+from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
+from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
+declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
-SCHEMA_VERSION: Final = 2
-"""1: no dictionaries. A file of that version gets their tables when it is opened; a program of that version refuses it from then on."""
+SCHEMA_VERSION: Final = 3
+"""1: no dictionaries; 2: no count of erasures. A file of an older version gets what it lacks when it is opened; a program of that version refuses it from then
+on."""
 
 CELLS_FILE: Final = "node-0.sqlite3"
 """The file with the cells, in the datastore's directory."""
@@ -145,6 +149,13 @@ class SqliteEngine:
         with self._file.snapshot() as connection:
             return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
 
+    def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
+        first = _position(shard_of(row_key, self._shards), 0)
+        # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
+        sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
+        with self._file.read() as connection:
+            return [StoredCell._make(row) for row in connection.execute(sql, (row_key, first + after, limit))]
+
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
         sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
@@ -185,7 +196,7 @@ class SqliteEngine:
         return int(low)
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us FROM shard_counter"
+        sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter"
         with self._file.snapshot() as connection:
             if shards is None:
                 rows = connection.execute(sql).fetchall()
@@ -211,6 +222,14 @@ class SqliteEngine:
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
         return int(start)
+
+    def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
+        shard = shard_of(row_key, self._shards)
+        with self._file.write(_ROW_BYTES * cells_max) as connection:
+            step = erase_step(connection, row_key, shard, cells_max, self._clock_us())
+            failpoint("sqlite.erase.before_commit")
+        failpoint("sqlite.erase.after_commit")
+        return step
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
@@ -259,6 +278,8 @@ def prepare_file(file: SqliteFile, datastore: str, shards: int) -> None:
             connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
             connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
         else:
+            if not connection.execute("SELECT 1 FROM pragma_table_info('shard_counter') WHERE name = 'erasures'").fetchone():
+                connection.execute("ALTER TABLE shard_counter ADD COLUMN erasures INTEGER NOT NULL DEFAULT 0")
             connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
 
 
@@ -283,6 +304,9 @@ class _PutTransaction:
 
     def _insert(self, cells: Sequence[NewCell], shards: Sequence[int], bodies: Sequence[bytes], known: Sequence[PutResult | int | None]) -> list[PutResult]:
         counters = {shard: self._counter(shard) for shard in sorted(set(shards))}
+        if any(counter.erasures for counter in counters.values()):
+            erased = erased_among(self._connection, {cell.row_key for cell, shard in zip(cells, shards, strict=True) if counters[shard].erasures})
+            known = without_erased(cells, shards, known, erased)
         results: list[PutResult] = []
         rows: list[tuple[object, ...]] = []
         for cell, shard, body, before in zip(cells, shards, bodies, known, strict=True):
@@ -305,9 +329,9 @@ class _PutTransaction:
         return results
 
     def _counter(self, shard: int) -> _Counter:
-        sql = "SELECT next_added_id, last_created_at_us FROM shard_counter WHERE shard = ?"
-        next_added_id, last_created_at_us = self._connection.execute(sql, (shard,)).fetchone()
-        return _Counter(next_added_id, max(self._now_us, last_created_at_us))
+        sql = "SELECT next_added_id, last_created_at_us, erasures FROM shard_counter WHERE shard = ?"
+        next_added_id, last_created_at_us, erasures = self._connection.execute(sql, (shard,)).fetchone()
+        return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
 
     def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
         stored = {}
@@ -320,9 +344,10 @@ class _PutTransaction:
 class _Counter:
     """A shard's counter inside one transaction."""
 
-    def __init__(self, next_added_id: int, created_at_us: int) -> None:
+    def __init__(self, next_added_id: int, created_at_us: int, erasures: int) -> None:
         self._first = self.next_added_id = next_added_id
         self.created_at_us = created_at_us
+        self.erasures = erasures
 
     @property
     def moved(self) -> bool:

@@ -53,6 +53,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA cache_size=-32768")
         connection.execute("PRAGMA mmap_size=0")  # a failing disk under a memory map ends the process; a read call gives an error
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA secure_delete=ON")  # what is erased or trimmed leaves no bytes in free space; puts free nothing
     except sqlite3.Error as error:
         connection.close()
         raise StorageUnavailable(f"{path}: {error}") from error

@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS shard_counter (
     log_start          INTEGER NOT NULL DEFAULT 0,
     next_added_id      INTEGER NOT NULL DEFAULT 0,
     leader_epoch       INTEGER NOT NULL DEFAULT 0,
-    last_created_at_us INTEGER NOT NULL DEFAULT 0
+    last_created_at_us INTEGER NOT NULL DEFAULT 0,
+    erasures           INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- Every column name that any cell has: what the topics per column are made of, without reading the cells.

@@ -6,15 +6,19 @@ that are written follow from a prefix of the log (see :mod:`store.indexes.versio
     before the entries are written             nothing: the batch runs again
     between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
     after the tombstones, before the save      the batch runs again and changes nothing
+
+Where the log tells that a row was erased, its entries are taken out by what was noted of their places (:mod:`store.indexes.erased`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
+from store.engines.contract import StateTable
 from store.engines.index_contract import IndexStore
 from store.failpoints import declare, failpoint
+from store.indexes.erased import remove_noted
 from store.indexes.version import IndexVersion, UnfitValue
 
 declare("index.before_entries", "index.before_tombstones", "index.after_tombstones")
@@ -23,9 +27,10 @@ declare("index.before_entries", "index.before_tombstones", "index.after_tombston
 class IndexKeeper:
     """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type."""
 
-    def __init__(self, version: IndexVersion, store: IndexStore, on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None) -> None:
+    def __init__(self, version: IndexVersion, store: IndexStore, state: StateTable, on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None) -> None:
         self._version = version
         self._store = store
+        self._state = state
         self._on_unfit = on_unfit
 
     def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
@@ -46,5 +51,7 @@ class IndexKeeper:
             failpoint("index.before_tombstones")
             self._store.apply(version.table, version.by_shard(tombstones))
             failpoint("index.after_tombstones")
+        if erased := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
+            remove_noted(self._version, self._store, self._state, erased)
         if unfit:
             self._on_unfit(unfit)

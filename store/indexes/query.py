@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from store.api import ReadFrom
+from store.body_codec import is_erased
 from store.cells import Cell
 from store.datastore import Datastore, cell_from_stored, check_read_from
 from store.engines.contract import LocatedCell
@@ -202,7 +203,7 @@ class _Query:
             by_shard.setdefault(shard, []).append(row_key)
         found = self._datastore.engine.indexes.current(by_shard, columns, request.read_from)
         self._stale |= any(cell.stale for cells in found.values() for cell in cells)
-        return found
+        return {row_key: [each for each in cells if not is_erased(each.cell.body)] for row_key, cells in found.items()}
 
     def _as_it_is(self, cells: Sequence[LocatedCell], entry: Entry) -> Entry | None:
         """The entry as it follows from the current cells; the same where these are the cells that it was made of, for cells never change."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from store import json_body
-from store.body_codec import decode_body
+from store.body_codec import decode_body, is_erased
 from store.cells import StoredCell
 from store.engines.index_contract import Encoded, Entry, IndexTable
 from store.indexes.definition import IndexDefinition, IndexField
@@ -80,7 +80,9 @@ class IndexVersion:
         return shard
 
     def values_of(self, column: int, cell: StoredCell, unfit: list[UnfitValue] | None = None) -> list[Encoded | None]:
-        """The fields of a cell of that column, encoded; None for what is missing or unfit. Raises DataDamaged."""
+        """The fields of a cell of that column, encoded; None for what is missing or unfit, and for all of an erased cell. Raises DataDamaged."""
+        if is_erased(cell.body):
+            return [None] * len(self._readers[column])
         body = json_body.parse(decode_body(cell.body))
         found: list[Encoded | None] = []
         for field, encode in self._readers[column]:

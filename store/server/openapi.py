@@ -186,9 +186,12 @@ def _add_errors(path: str, operation: dict[str, Any]) -> None:
     responses["503"] = {"description": "The storage does not answer; nothing was written", **errors}
     if path.startswith("/v1/{datastore}/shards/"):
         responses["410"] = {"description": "The log was asked for from below its start: what was there was trimmed", **errors}
+    if path.startswith("/v1/{datastore}/rows/"):
+        responses["504"] = {"description": "It may be done in part; repeat it", **errors}
     if "requestBody" in operation:
         responses["413"] = {"description": "The body is too large", **errors}
         responses["415"] = {"description": "The Content-Type is not read here", **errors}
     if operation.get("operationId") in ("putCell", "putCells"):
         responses["409"] = {"description": "Stored already with another body", **errors}
+        responses["410"] = {"description": "The row was erased: nothing was written, and nothing will be", **errors}
         responses["504"] = {"description": "Not known whether it was written; put the same again to learn", **errors}

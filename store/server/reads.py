@@ -1,11 +1,12 @@
-"""The read routes: thin Litestar handlers over the datastore's own calls, which block and therefore run in the read pool."""
+"""The read routes, and the one that erases: thin Litestar handlers over the datastore's own calls, which block and therefore run in the read pool."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, cast
+from uuid import UUID
 
-from litestar import Request, get, post
+from litestar import Request, delete, get, post
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
@@ -13,14 +14,15 @@ from litestar.response import Response
 from litestar.response.base import ASGIResponse
 
 from store.api import Location
-from store.cells import Cell
+from store.cells import Cell, check_row_key
 from store.datastore import Datastore
-from store.errors import InvalidRequest, NotFound, UnknownDatastore
+from store.errors import InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, UnknownDatastore
 from store.http_messages import (
     JSON,
     MSGPACK,
     CellMessage,
     CellsMessage,
+    ErasedRowMessage,
     GetCellsMessage,
     GetLatestMessage,
     GetRowsMessage,
@@ -128,6 +130,17 @@ async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any,
     return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys), read_from=wanted.read_from)])
 
 
+@delete("/v1/{datastore:str}/rows/{row_key:str}", tags=["cells"], summary="Erase a row", status_code=200, opt={"query": ()})
+async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> ErasedRowMessage:
+    """The bodies of all its cells are taken away for good. It may be repeated; 504 ``outcome_unknown``: repeat it."""
+    store, key = known_datastore(state, datastore), UUID(bytes=check_row_key(row_key))
+    try:
+        erased = await state.reads.run(store.erase_row, key)
+    except StorageUnavailable as error:
+        raise OutcomeUnknown(f"the erasure may be done in part; repeat it: {error}") from error
+    return ErasedRowMessage(key, erased.shard, erased.added_id, erased.cells)
+
+
 @get("/v1/{datastore:str}/shards", tags=["logs"], summary="The head of every shard", opt={"query": ()})
 async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
     """``heads[n]`` is shard n."""
@@ -162,6 +175,7 @@ READ_ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     get_cells,
     get_cells_latest,
     get_rows,
+    erase_row,
     get_heads,
     scan_shard,
     scan_shards,

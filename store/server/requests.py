@@ -16,7 +16,7 @@ import msgpack
 import msgspec
 
 from store import json_body
-from store.cells import NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
+from store.cells import NewCell, Outcome, PutResult, check_new_column, check_ref_key, check_row_key, new_cell
 from store.errors import CellfeedError, InvalidBody, InvalidRequest
 from store.http_messages import JSON, MSGPACK, PutMessage
 from store.json_body import canonical_of_decoded
@@ -109,7 +109,7 @@ def _puts_from_json(content: bytes, shards: int) -> list[PutItem]:
         try:
             body = canonical_of_decoded(put.body)
             quotes += body.count(b'"')
-            items.append(NewCell(check_row_key(put.row_key), check_column_name(put.column_name), check_ref_key(put.ref_key), body))
+            items.append(NewCell(check_row_key(put.row_key), check_new_column(put.column_name), check_ref_key(put.ref_key), body))
         except CellfeedError as error:
             if isinstance(error, InvalidBody):
                 return _puts_one_by_one(content, shards)  # its quote signs are not known
@@ -147,7 +147,7 @@ def _put_from_json(text: bytes) -> NewCell:
 
 
 def _checked(put: PutMessage, body: bytes) -> NewCell:
-    return NewCell(check_row_key(put.row_key), check_column_name(put.column_name), check_ref_key(put.ref_key), json_body.canonical_from_json(body))
+    return NewCell(check_row_key(put.row_key), check_new_column(put.column_name), check_ref_key(put.ref_key), json_body.canonical_from_json(body))
 
 
 def _put_from_parts(parts: object) -> NewCell:

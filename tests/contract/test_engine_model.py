@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from store.body_codec import decode_body
-from store.cells import NewCell, Outcome, StoredCell, Triple, new_cell
+from store.cells import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, StoredCell, Triple, new_cell
 from store.engines.contract import Engine
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
@@ -29,6 +29,7 @@ from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
 TRIM_FAILPOINTS = sorted({name.split(".trim.")[1] for name in FAILPOINTS if ".trim." in name and name.startswith(("sqlite.", "mysql."))})
+ERASE_FAILPOINTS = sorted({name.split(".erase.")[1] for name in FAILPOINTS if ".erase." in name and name.startswith(("sqlite.", "mysql."))})
 PUT_FAILPOINTS = sorted({name.split(".put.")[1] for name in FAILPOINTS if ".put." in name and name.startswith(("sqlite.", "mysql."))})
 
 CELLS = st.builds(
@@ -52,6 +53,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.place: dict[Triple, tuple[int, int]] = {}
         self.shown: list[int] = [0] * SHARDS
         self.starts: list[int] = [0] * SHARDS
+        self.erased: dict[bytes, Triple] = {}
+        """Rows that the log tells the erasure of, and by which cell."""
 
     def open_engine(self) -> Engine:
         raise NotImplementedError
@@ -78,7 +81,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(cells=CALLS)
     def put(self, cells: list[NewCell]) -> None:
         for cell, result in zip(cells, self.engine.put(cells), strict=True):
-            if cell.triple not in self.place:
+            if cell.row_key in self.erased:
+                assert (result.outcome, result.shard, result.added_id) == (Outcome.FAILED, shard_of(cell.row_key, SHARDS), None)
+            elif cell.triple not in self.place:
                 assert (result.outcome, result.shard, result.added_id) == (Outcome.STORED, *self.append(cell))
             elif self.body_of(cell.triple) == cell.body_json:
                 assert (result.outcome, result.shard, result.added_id) == (Outcome.EXISTS, *self.place[cell.triple])
@@ -102,13 +107,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.open()
         if place == "after_commit":
             for cell in cells:
-                if cell.triple not in self.place:
+                if cell.triple not in self.place and cell.row_key not in self.erased:
                     self.append(cell)
 
     def forget(self, shard: int, below: int) -> None:
         """The model's trim: the log begins there, and the triples of what is below are nobody's."""
         for added_id in range(self.starts[shard], below):
-            del self.place[self.log[shard][added_id].triple]
+            triple = self.log[shard][added_id].triple
+            del self.place[triple]
+            if self.erased.get(triple.row_key) == triple:
+                del self.erased[triple.row_key]
         self.starts[shard] = max(self.starts[shard], below)
 
     @rule(shard=st.integers(0, SHARDS - 1), below=st.integers(0, 12), cells_max=st.integers(1, 5))
@@ -138,6 +146,47 @@ class EngineMachine(RuleBasedStateMachine):
         self.open()
         if place == "after_commit":
             self.forget(shard, below)
+
+    def erase_in_model(self, row_key: bytes) -> int:
+        """How many bodies an erasure takes."""
+        taken = 0
+        for triple, (shard, added_id) in self.place.items():
+            body = self.log[shard][added_id].body_json
+            if triple.row_key == row_key and body != ERASED_JSON:
+                self.log[shard][added_id] = NewCell(*triple, ERASED_JSON)
+                taken += 1
+        if row_key not in self.erased:
+            entry = NewCell(row_key, ERASED_COLUMN, 0, ERASED_JSON)
+            self.append(entry)
+            self.erased[row_key] = entry.triple
+        return taken
+
+    @rule(row=st.integers(0, 5), cells_max=st.integers(1, 4))
+    def erase(self, row: int, cells_max: int) -> None:
+        row_key, taken, done = UUID(int=row).bytes, 0, False
+        while not done:
+            step = self.engine.erase(row_key, cells_max)
+            taken, done = taken + step.cells, step.done
+            assert step.cells <= cells_max
+        assert taken == self.erase_in_model(row_key)
+        assert (step.shard, step.added_id) == self.place[self.erased[row_key]]
+
+    @rule(row=st.integers(0, 5), place=st.sampled_from(ERASE_FAILPOINTS))
+    def crash_in_erase(self, row: int, place: str) -> None:
+        row_key = UUID(int=row).bytes
+        has_work = row_key not in self.erased
+        set_failpoint(f"{self.kind}.erase.{place}", "raise")
+        try:
+            self.engine.erase(row_key)
+        except FailpointReached:
+            pass
+        else:
+            assert not has_work, f"erase.{place} was not passed"
+        clear_failpoints()
+        self.engine.close()
+        self.open()
+        if place == "after_commit":
+            self.erase_in_model(row_key)
 
     @rule()
     def reopen(self) -> None:

@@ -71,7 +71,7 @@ class IndexMachine(RuleBasedStateMachine):
         )
         self.version = IndexVersion(DEFINITION, 1, SHARDS)
         self.engine.indexes.create(self.version.table)
-        self.keeper = IndexKeeper(self.version, self.engine.indexes)
+        self.keeper = IndexKeeper(self.version, self.engine.indexes, self.engine.state)
         self.saved = [0] * SHARDS
         self.paused: list[dict[int, list[Entry]]] = []
 
@@ -119,7 +119,7 @@ class IndexMachine(RuleBasedStateMachine):
         if not cells:
             return
         late = _Recorder(self.engine.indexes)
-        IndexKeeper(self.version, late).apply(shard, cells)  # type: ignore[arg-type]
+        IndexKeeper(self.version, late, self.engine.state).apply(shard, cells)  # type: ignore[arg-type]
         self.paused += late.writes[: 1 if part else None]
 
     @rule(data=st.data())

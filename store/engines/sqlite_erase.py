@@ -1,0 +1,45 @@
+"""Erasing a row of the embedded engine (E20, E21): the statements of one step, inside a write transaction.
+
+The connection overwrites what it frees with zeros (``secure_delete``, :mod:`store.engines.sqlite_files`). Crash points: a step is there as a whole after its
+commit, and before it not at all; a step that is run again takes what is left, and finds the entry that tells of the erasure.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from typing import Final
+
+from store.body_codec import ERASED_BODY
+from store.cells import ERASED_COLUMN
+from store.engines.contract import ErasedStep
+from store.limits import ADDED_ID_MAX
+
+_ADDED_ID_BITS: Final = 47
+
+
+def erase_step(connection: sqlite3.Connection, row_key: bytes, shard: int, cells_max: int, now_us: int) -> ErasedStep:
+    """One step. ``now_us``: the storage's clock."""
+    left = connection.execute("SELECT position FROM cell WHERE row_key = ? AND body <> ? LIMIT ?", (row_key, ERASED_BODY, cells_max + 1)).fetchall()
+    taken = left[:cells_max]
+    connection.executemany("UPDATE cell SET body = ? WHERE position = ?", [(ERASED_BODY, position) for (position,) in taken])
+    entry = connection.execute("SELECT position FROM cell WHERE row_key = ? AND column_name = ?", (row_key, ERASED_COLUMN)).fetchone()
+    if entry is None:
+        added_id, last_us = connection.execute("SELECT next_added_id, last_created_at_us FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+        created_at_us = max(now_us, last_us)
+        position = shard << _ADDED_ID_BITS | added_id
+        connection.execute("INSERT INTO cell VALUES (?, ?, ?, 0, ?, ?)", (position, row_key, ERASED_COLUMN, created_at_us, ERASED_BODY))
+        moved = "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ?, erasures = erasures + 1 WHERE shard = ?"
+        connection.execute(moved, (added_id + 1, created_at_us, shard))
+        connection.execute("INSERT OR IGNORE INTO column_seen VALUES (?)", (ERASED_COLUMN,))
+    else:
+        added_id = entry[0] & ADDED_ID_MAX
+        if taken:
+            connection.execute("UPDATE shard_counter SET erasures = erasures + 1 WHERE shard = ?", (shard,))
+    return ErasedStep(shard, added_id, len(taken), len(left) <= cells_max)
+
+
+def erased_among(connection: sqlite3.Connection, row_keys: Collection[bytes]) -> set[bytes]:
+    """Those of the row keys that were erased."""
+    sql = "SELECT 1 FROM cell WHERE row_key = ? AND column_name = ?"
+    return {row_key for row_key in row_keys if connection.execute(sql, (row_key, ERASED_COLUMN)).fetchone()}

@@ -14,10 +14,12 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from bridge.events.envelope import decode_envelope
+from bridge.events.envelope import DecodedEvent
+from bridge.events.messages import cell_of_message
 from consumers.warehouse.loader import end_offsets
 from consumers.warehouse.table import WarehouseTable
 from store.api import CellStore
+from store.cells import ERASED_JSON
 from store.digest import ShardDigest
 from store.errors import DataDamaged, Unavailable
 from store.limits import SCAN_CELLS_MAX
@@ -28,6 +30,19 @@ SILENCE_MAX_S: Final = 30.0
 _SCAN_CELLS: Final = min(2_000, SCAN_CELLS_MAX)
 _CONSUME_RECORDS: Final = 5_000
 _CONSUME_WAIT_S: Final = 1.0
+
+
+class Erased:
+    """The cells that have no body any more, as far as the places that were read tell."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, set[int]] = {}
+
+    def body(self, shard: int, added_id: int, body_json: bytes) -> bytes:
+        """What goes into a digest for a cell that has this body in a place."""
+        if body_json == ERASED_JSON:
+            self._ids.setdefault(shard, set()).add(added_id)
+        return ERASED_JSON if added_id in self._ids.get(shard, ()) else body_json
 
 
 class Place(Protocol):
@@ -44,8 +59,9 @@ class Place(Protocol):
         """Per shard the added_id behind the last one held. A shard left out holds nothing."""
         ...
 
-    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
-        """The digest of every shard of ``ids``, of the cells with the added_ids given there."""
+    def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
+        """The digest of every shard of ``ids``, of the cells with the added_ids given there. Adds to ``erased`` the cells that have no body here; those that it
+        has already go into the digest as such, whatever this place has of them still."""
         ...
 
 
@@ -63,16 +79,17 @@ class StorePlace:
     def next_ids(self) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self._store.heads().items()}
 
-    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
-        return {shard: self._digest(shard, each) for shard, each in sorted(ids.items())}
+    def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
+        return {shard: self._digest(shard, each, erased) for shard, each in sorted(ids.items())}
 
-    def _digest(self, shard: int, ids: range) -> ShardDigest:
+    def _digest(self, shard: int, ids: range, erased: Erased) -> ShardDigest:
         digest, location = ShardDigest(), ids.start
         while location < ids.stop:
             piece = self._store.get_cells_for_shard(shard, location, _SCAN_CELLS)
             for cell in piece.cells:
                 if cell.added_id < ids.stop:
-                    digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, cell.body_json)
+                    body = erased.body(shard, cell.added_id, cell.body_json)
+                    digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, body)
             if not piece.cells:
                 break
             location = piece.next_location
@@ -96,7 +113,7 @@ class TopicPlace:
         """The end offsets: in a cluster's topic they may be ahead of the ids, never behind."""
         return end_offsets(self._bootstrap, self._topic, self._config)
 
-    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+    def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
         digests = {shard: ShardDigest() for shard in ids}
         unread = {shard for shard, each in ids.items() if each}
         if not unread:
@@ -114,14 +131,14 @@ class TopicPlace:
         )
         try:
             consumer.assign([TopicPartition(self._topic, shard, OFFSET_BEGINNING) for shard in sorted(unread)])
-            self._read(consumer, ids, digests, unread)
+            self._read(consumer, ids, digests, unread, erased)
         except KafkaException as error:
             raise Unavailable(f"reading {self._topic} from {self._bootstrap}: {error}") from error
         finally:
             consumer.close()
         return digests
 
-    def _read(self, consumer: Consumer, ids: Mapping[int, range], digests: Mapping[int, ShardDigest], unread: set[int]) -> None:
+    def _read(self, consumer: Consumer, ids: Mapping[int, range], digests: Mapping[int, ShardDigest], unread: set[int], erased: Erased) -> None:
         silence_s = 0.0
         while unread:
             records = consumer.consume(_CONSUME_RECORDS, _CONSUME_WAIT_S)
@@ -139,11 +156,11 @@ class TopicPlace:
                     elif not error.retriable():
                         raise Unavailable(f"reading partition {shard} of {self._topic}: {error.str()}")
                     continue
-                cell = decode_envelope(record.value())
+                cell = cell_of_message(record)
                 if cell.shard != shard:
                     raise DataDamaged(f"partition {shard} of {self._topic}, offset {record.offset()}: a cell of shard {cell.shard}")
                 if cell.added_id in ids[shard]:
-                    _add(digests[shard], cell.added_id, cell.row_key, cell.column_name, cell.ref_key, cell.body_json)
+                    _add(digests[shard], cell._replace(body_json=erased.body(shard, cell.added_id, cell.body_json)))
                 if cell.added_id + 1 >= ids[shard].stop:
                     unread.discard(shard)
 
@@ -163,8 +180,8 @@ class WarehousePlace:
     def next_ids(self) -> dict[int, int]:
         return self._table.next_ids()
 
-    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
-        return self._table.digests({shard: each.stop for shard, each in ids.items()}, {shard: each.start for shard, each in ids.items()})
+    def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
+        return self._table.digests({shard: each.stop for shard, each in ids.items()}, {shard: each.start for shard, each in ids.items()}, erased.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +251,7 @@ class VerifyReport:
 def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> VerifyReport:
     """Compares all places, shard by shard. Raises what a place raises when it cannot be read; DataDamaged when one holds what is no cell.
 
+    The places that forget what is erased at once, a store or a gateway, come first: what a topic of a Kafka cluster or a table has of it still does not count.
     With one place the report is that place's digests. ``shards``: those to look at; all that any place has, when left out.
     """
     names = [place.name for place in places]
@@ -244,7 +262,8 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
     until = {shard: min(ids.get(shard, 0) for ids in reached.values()) for shard in wanted}
     starts = [place.first_ids() for place in places]
     begin = {shard: max(first.get(shard, 0) for first in starts) for shard in wanted}
-    digests = {place.name: place.digests({shard: range(begin[shard], until[shard]) for shard in wanted}) for place in places}
+    erased = Erased()
+    digests = {place.name: place.digests({shard: range(begin[shard], until[shard]) for shard in wanted}, erased) for place in places}
     return VerifyReport(
         names,
         [
@@ -261,8 +280,8 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
     )
 
 
-def _add(digest: ShardDigest, added_id: int, row_key: bytes, column_name: str, ref_key: int, body_json: bytes) -> None:
+def _add(digest: ShardDigest, cell: DecodedEvent) -> None:
     try:
-        digest.add(added_id, row_key, column_name, ref_key, body_json)
+        digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, cell.body_json)
     except ValueError as error:
         raise DataDamaged(str(error)) from None

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import re
 from binascii import unhexlify
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
+from bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY
 from bridge.events.varints import read_varint, varint
-from store.cells import StoredCell, check_column_name, microseconds
+from store.cells import ERASED_JSON, StoredCell, check_column_name, microseconds
 from store.errors import CellfeedError, DataDamaged
 from store.json_body import canonical_from_json
 from store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
 
-__all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_envelope"]
+__all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_envelope", "decode_record"]
 
 MOMENT_US_MAX: Final = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 10000, which no calendar of ours reaches: a later moment is damage."""
@@ -72,11 +74,28 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
         raise
     except (ValueError, IndexError, OverflowError, RecursionError, msgspec.MsgspecError, CellfeedError) as error:
         raise DataDamaged(f"a record of {len(value)} bytes is not a cell: {type(error).__name__}: {error}") from error
+    return _checked(event)
+
+
+def _checked(event: DecodedEvent) -> DecodedEvent:
     if not (0 <= event.shard < SHARDS_MAX and 0 <= event.added_id <= ADDED_ID_MAX and REF_KEY_MIN <= event.ref_key <= REF_KEY_MAX):
         raise DataDamaged(f"a record names shard {event.shard}, added_id {event.added_id} and ref key {event.ref_key}, which no cell can have")
     if not 0 <= event.created_at_us < MOMENT_US_MAX:
         raise DataDamaged(f"a record was made at {event.created_at_us} microseconds since 1970, which is no moment of a log")
     return event
+
+
+def decode_record(shard: int, key: bytes | None, value: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> DecodedEvent:
+    """A record of a partition, also one without a value: an erased cell, told by its key, headers and timestamp (so ``created_at_us`` is whole milliseconds),
+    with ``ERASED_JSON`` for its body. Raises DataDamaged."""
+    if value is not None:
+        return decode_envelope(value)
+    try:
+        added_id, ref_key, column = int(headers[ADDED_ID]), int(headers[REF_KEY]), headers[COLUMN_NAME]
+        event = DecodedEvent(shard, added_id, _row_key(key or b""), check_column_name(column.decode()), ref_key, timestamp_ms * 1000, ERASED_JSON)
+    except (KeyError, ValueError, CellfeedError) as error:
+        raise DataDamaged(f"a record without a value does not tell of an erased cell: {type(error).__name__}: {error}") from error
+    return _checked(event)
 
 
 def _decode_avro(value: bytes) -> DecodedEvent:

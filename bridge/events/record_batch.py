@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from bridge.events.erased_records import encode_values, erased_headers
 from bridge.events.formats import EventFormat
-from bridge.events.record_headers import CONTENT_TYPE
+from bridge.events.record_headers import CONTENT_TYPE, Headers
 from bridge.events.record_keys import record_keys
 from bridge.events.varints import SMALL, VARINTS, read_varint, varint
 from store.body_codec import decode_body
@@ -31,6 +32,8 @@ HEAD_BYTES: Final = _OUTER.size + _MIDDLE.size + _INNER.size
 _MAGIC: Final = 2
 _NO_ATTRIBUTES: Final = b"\x00"
 _KEY_LENGTH: Final = varint(36)
+_NULL: Final = varint(-1)
+"""The length of what is not there."""
 _NO_TIMESTAMP: Final = -1
 _NO_PRODUCER: Final = (-1, -1, -1)
 
@@ -65,16 +68,17 @@ def encode_record_batch(
     if bodies_json is None:
         bodies_json = [decode_body(cell.body) for cell in cells]
     keys = record_keys([cell.row_key for cell in cells])
-    values = event_format.encode_many(shard, cells, keys, bodies_json)
+    values = encode_values(event_format, shard, cells, keys, bodies_json)
     headers = encode_headers([] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)])
     return frame_records(cells, keys, values, headers, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch)
 
 
-def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
     """A record's headers as they stand at its end."""
     parts = [varint(len(headers))]
     for name, value in headers:
-        parts += (varint(len(name.encode())), name.encode(), varint(len(value)), value)
+        content = value.encode() if isinstance(value, str) else value or b""
+        parts += (varint(len(name.encode())), name.encode(), varint(len(content)), content)
     return b"".join(parts)
 
 
@@ -84,14 +88,15 @@ _NO_HEADERS: Final = encode_headers([])
 def frame_records(
     cells: Sequence[StoredCell],
     keys: Sequence[bytes],
-    values: Sequence[bytes],
+    values: Sequence[bytes | None],
     headers: bytes = _NO_HEADERS,
     *,
     base_offset: int,
     next_offset: int,
     leader_epoch: int,
 ) -> bytes:
-    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each, ``headers`` those of every record, encoded."""
+    """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each, ``headers`` those of every record, encoded. A record without
+    a value has those of an erased cell instead."""
     if not 0 <= base_offset < next_offset:
         raise ValueError(f"a batch cannot cover the offsets from {base_offset} up to {next_offset}")
     if cells and not base_offset <= cells[0].added_id <= cells[-1].added_id < next_offset:
@@ -100,10 +105,16 @@ def frame_records(
     parts: list[bytes] = []
     small, last_us, attributes_and_time = VARINTS, None, b""
     fixed = 37 + len(headers)  # behind the sizes of what varies: key length (1), key (36), headers
-    for (added_id, _, _, _, created_at_us, _), key, value in zip(cells, keys, values, strict=True):
+    for cell, key, value in zip(cells, keys, values, strict=True):
+        added_id, _, _, _, created_at_us, _ = cell
         if created_at_us != last_us:  # cells that were put together have one moment
             last_us, last_ms = created_at_us, created_at_us // 1000
             attributes_and_time = _NO_ATTRIBUTES + varint(last_ms - first_ms)
+        if value is None:
+            delta, own_headers = varint(added_id - base_offset), encode_headers(erased_headers(cell))
+            size = len(attributes_and_time) + len(delta) + len(_NULL) + 37 + len(own_headers)
+            parts += (varint(size), attributes_and_time, delta, _KEY_LENGTH, key, _NULL, own_headers)
+            continue
         offset_delta, length = added_id - base_offset, len(value)
         delta = small[offset_delta] if 0 <= offset_delta < SMALL else varint(offset_delta)
         value_length = small[length] if length < SMALL else varint(length)

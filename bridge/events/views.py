@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from store.body_codec import decode_body
-from store.cells import StoredCell, check_column_name
+from store.cells import ERASED_COLUMN, ERASED_JSON, StoredCell, check_column_name
 from store.errors import InvalidRequest
 from store.json_body import canonical_of_decoded
 
@@ -79,15 +79,21 @@ class ViewReader:
         self._fields = [_path(field) for field in view.fields]
 
     def read(self, cells: Sequence[StoredCell]) -> tuple[list[StoredCell], list[bytes]]:
-        """The cells that are shown, in order, and the bodies that they are shown with (canonical JSON). Raises DataDamaged."""
+        """The cells that are shown, in order, and the bodies that they are shown with (canonical JSON; ``ERASED_JSON`` for one without). A condition holds for
+        no body that was erased; the cell that tells of an erasure is shown by every view. Raises DataDamaged."""
         column = self._column
-        shown = list(cells) if column is None else [cell for cell in cells if cell.column_name == column]
+        shown = list(cells) if column is None else [cell for cell in cells if cell.column_name == column or cell.column_name == ERASED_COLUMN]
         bodies = [decode_body(cell.body) for cell in shown]
         if not self._conditions and not self._fields:
             return shown, bodies
         kept: list[StoredCell] = []
         kept_bodies: list[bytes] = []
         for cell, body_json in zip(shown, bodies, strict=True):
+            if body_json == ERASED_JSON:
+                if not self._conditions or cell.column_name == ERASED_COLUMN:
+                    kept.append(cell)
+                    kept_bodies.append(body_json)
+                continue
             body = _decode(body_json)
             if all(holds(body) for holds in self._conditions):
                 kept.append(cell)

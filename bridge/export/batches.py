@@ -58,7 +58,7 @@ class BatchReader:
             too_large += encoded.too_large
             ends[wanted.shard] = found[-1].added_id + 1
             cells += len(found)
-            bytes_read += sum(len(record.value) for record in encoded.records)
+            bytes_read += sum(len(record.value or b"") for record in encoded.records)
             if bytes_read > TRANSACTION_BYTES_MAX:
                 break
         # Large cells: fewer are read the next time, more again when they are small.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bridge.events.erased_records import encode_values
 from bridge.events.named_formats import event_format
 from bridge.events.record_headers import CONTENT_TYPE, Headers, LeaderEpochs, record_headers
 from bridge.events.record_keys import record_keys
@@ -30,12 +31,12 @@ _HEADERS_BYTES: Final = 4 * 24
 
 
 class OutRecord(NamedTuple):
-    """A record to be produced."""
+    """A record to be produced. Without a value it is a cell's that has no body: one that was erased, or that tells of an erasure."""
 
     shard: int
     added_id: int
     key: bytes
-    value: bytes
+    value: bytes | None
     headers: Headers
     timestamp_ms: int
 
@@ -43,7 +44,7 @@ class OutRecord(NamedTuple):
     def size(self) -> int:
         """Bytes that the broker counts, at most."""
         headers = sum(len(value or b"") for _, value in self.headers)
-        return len(self.key) + len(self.value) + headers + _HEADERS_BYTES + RECORD_OVERHEAD_BYTES
+        return len(self.key) + len(self.value or b"") + headers + _HEADERS_BYTES + RECORD_OVERHEAD_BYTES
 
 
 class Encoded(NamedTuple):
@@ -68,13 +69,20 @@ class RecordEncoder:
         """Raises DataDamaged."""
         shown, bodies = self._view.read(cells)
         keys = record_keys([cell.row_key for cell in shown])
-        values = self._format.encode_many(shard, shown, keys, bodies)
+        values = encode_values(self._format, shard, shown, keys, bodies)
         records: list[OutRecord] = []
         too_large: list[ParkedCell] = []
         epoch_of, more, bytes_max = epochs.of, self._more, self._bytes_max
         for cell, key, value, body in zip(shown, keys, values, bodies, strict=True):
-            record = OutRecord(shard, cell.added_id, key, value, record_headers(cell, epoch_of(cell.added_id)) + more, cell.created_at_us // 1000)
-            if len(value) + 1024 < bytes_max or record.size <= bytes_max:
+            record = OutRecord(
+                shard,
+                cell.added_id,
+                key,
+                value,
+                record_headers(cell, epoch_of(cell.added_id)) + (more if value is not None else []),
+                cell.created_at_us // 1000,
+            )
+            if value is None or len(value) + 1024 < bytes_max or record.size <= bytes_max:
                 records.append(record)
             elif self._export.too_large == CLAIM_CHECK:
                 records.append(claim_check(record, cell, body, self._datastore))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from bridge.events.messages import header_values
 from bridge.events.record_headers import added_id_of
 from bridge.export.limits import METADATA_S, TAIL_READ_S, TAIL_RECORDS_FACTOR, TAIL_RECORDS_FIRST
 from bridge.export.resume import Tail
@@ -79,13 +80,6 @@ def _record(message: Message) -> LastRecord:
     headers = header_values(message)
     key = message.key()
     return LastRecord(message.offset() or 0, key if isinstance(key, bytes) or key is None else key.encode(), headers, added_id_of(headers.items()))
-
-
-def header_values(message: Message) -> dict[str, bytes]:
-    """A record's headers by name."""
-    given = message.headers() or []
-    pairs = given.items() if isinstance(given, dict) else given
-    return {name: value if isinstance(value, bytes) else (value or "").encode() for name, value in pairs}
 
 
 def _partition(message: Message) -> int:

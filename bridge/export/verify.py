@@ -2,7 +2,8 @@
 
 A comparison goes on where it was: while an exporter is at work, each look reads only what has come since the one before. Cells that the log has beyond the
 partition's last record are lag, not a difference; so are parked ones, which have no record. What was trimmed is in the partition alone: comparing begins at
-the start of the log.
+the start of the log. Of a cell that was erased after it was exported the partition has the body still, until its retention takes it: key and headers are
+compared, and it counts as erased on both sides.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bridge.events.cloud_events import envelope_of
 from bridge.events.envelope import decode_envelope
+from bridge.events.erased_records import erased_headers
+from bridge.events.messages import header_values
 from bridge.events.record_headers import LeaderEpochs, added_id_of
 from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
@@ -26,12 +29,13 @@ from bridge.export.limits import METADATA_S, TAIL_READ_S
 from bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
 from bridge.export.schema_ids import schema_id_for
 from bridge.export.settled import settled
-from bridge.export.tails import header_values
 from bridge.triggers.parked import ParkedCells
-from store.cells import StoredCell
+from store.body_codec import is_erased
+from store.cells import ERASED_COLUMN, ERASED_JSON, StoredCell
 from store.datastore import Datastore
 from store.digest import ShardDigest
-from store.errors import DataDamaged, NotFound, Unavailable
+from store.errors import NotFound, Unavailable
+from store.sharding import row_key_text
 
 _RECORDS_AT_A_TIME: Final = 2_000
 _WAIT_S: Final = 0.5
@@ -45,6 +49,8 @@ class ShardVerdict:
     shard: int
     cells: int = 0
     until: int = 0
+    erased_since: int = 0
+    """Cells among them that the partition still has the bodies of, erased since they were exported."""
     partition_digest: str = ""
     log_digest: str = ""
     differs_at: int | None = None
@@ -101,6 +107,8 @@ class ShardComparison:
         """Records as they must be, of cells behind the last one that was compared."""
         self._in_partition, self._in_log = ShardDigest(), ShardDigest()
         self._parked: set[int] = set()
+        self._erased: dict[int, StoredCell] = {}
+        """Erased cells of the log that the view leaves out, since its conditions cannot be asked any more: the partition may have them."""
         self._verdict = ShardVerdict(shard, until=start)
 
     def advance(self, consumer: Consumer) -> ShardVerdict:
@@ -151,6 +159,9 @@ class ShardComparison:
         if added_id < self._start:
             return True
         wanted = self._wanted(added_id)
+        if (left_out := self._erased.get(added_id)) is not None:
+            self._waiting += [wanted] if wanted is not None else []
+            return self._compare_erased(message, left_out)
         if wanted is None:
             return self._differ(added_id, f"the partition holds cell {added_id}, which the log does not show behind cell {self._location - 1}")
         record, cell, body = wanted
@@ -158,6 +169,8 @@ class ShardComparison:
             first = min(record.added_id, added_id)
             return self._differ(first, f"the partition goes on with cell {added_id}, the log with cell {record.added_id}")
         got = (message.key(), message.value(), headers, message.timestamp()[1])
+        if record.value is None and message.value() is not None:
+            return self._compare_erased(message, cell)
         if got != (record.key, record.value, dict(record.headers), record.timestamp_ms):
             return self._differ(added_id, f"cell {added_id} is another one in the partition: key, value, headers or timestamp")
         self._in_log.add(added_id, cell.row_key, cell.column_name, cell.ref_key, body)
@@ -166,12 +179,23 @@ class ShardComparison:
         self._verdict.until = self._location = added_id + 1
         return True
 
+    def _compare_erased(self, message: Message, cell: StoredCell) -> bool:
+        got = (message.key(), message.timestamp()[1])
+        if got != (row_key_text(cell.row_key), cell.created_at_us // 1000) or not dict(erased_headers(cell)).items() <= header_values(message).items():
+            return self._differ(cell.added_id, f"cell {cell.added_id}, erased since, is another one in the partition: key, headers or timestamp")
+        for digest in (self._in_log, self._in_partition):
+            digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, ERASED_JSON)
+        self._verdict.cells += 1
+        self._verdict.erased_since += 1
+        self._verdict.until = self._location = cell.added_id + 1
+        return True
+
     def _carried(self, message: Message, headers: dict[str, bytes], cell: StoredCell) -> tuple[bytes, str, int, bytes]:
         """Row key, column, ref key and body that a record carries. A claim check carries no body: it has been compared as a record, and its cell stands for
         it."""
         value = message.value()
         if not isinstance(value, bytes):
-            raise DataDamaged(f"the record at offset {message.offset()} of partition {self._shard} has no value")
+            return cell.row_key, cell.column_name, cell.ref_key, ERASED_JSON  # as it must be: it has been compared with the cell's record
         if CLAIM_CHECK in headers:
             return cell.row_key, cell.column_name, cell.ref_key, self._view.read([cell])[1][0]
         event = decode_envelope(envelope_of(value) if self._export.format == "cloudevents" else value)
@@ -179,17 +203,26 @@ class ShardComparison:
 
     def _wanted(self, added_id: int) -> tuple[OutRecord, StoredCell, bytes] | None:
         """The next record as the log has it; None when there is none up to ``added_id``."""
-        while not self._waiting and self._location <= added_id:
+        while True:
+            # One that was parked before it was erased has no record, and its entry of the queue is gone.
+            while self._waiting and self._waiting[-1][0].added_id < added_id and _may_lack_record(self._waiting[-1][1]):
+                self._waiting.pop()
+            if self._waiting or self._location > added_id:
+                return self._waiting.pop() if self._waiting else None
             cells = self._datastore.engine.scan(self._shard, self._location, _RECORDS_AT_A_TIME)
             if not cells:
                 return None
             self._location = cells[-1].added_id + 1
             epochs = LeaderEpochs(self._datastore.engine.leader_epochs(self._shard), 0)
             shown = {cell.added_id: (cell, body) for cell, body in zip(*self._view.read(cells), strict=True)}
+            self._erased = {cell.added_id: cell for cell in cells if is_erased(cell.body) and cell.added_id not in shown}
             records = [record for record in self._encoder.encode(self._shard, cells, epochs).records if record.added_id not in self._parked]
             self._waiting = [(record, *shown[record.added_id]) for record in reversed(records)]
-        return self._waiting.pop() if self._waiting else None
 
     def _differ(self, added_id: int, what: str) -> bool:
         self._verdict.differs_at, self._verdict.what = added_id, what
         return False
+
+
+def _may_lack_record(cell: StoredCell) -> bool:
+    return is_erased(cell.body) and cell.column_name != ERASED_COLUMN

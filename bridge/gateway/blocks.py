@@ -9,6 +9,10 @@ cell, so every reader comes to the end of the log. Topics whose records are the 
 
 When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and the block in which it starts is encoded from there on. What
 was being read at that moment may fail with Trimmed: whoever wanted it looks at the log's start again.
+
+When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and what was being encoded at that moment is not kept. The sign for
+it is the count of erasures in the heads, which differs once more for every node that comes to the erasure: what was read of a node before it had come to it is
+dropped when it has.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from bridge.events.record_batch import encode_record_batch
 from bridge.gateway.limits import BLOCK_CELLS, BLOCKS_BYTES_MAX
 from bridge.gateway.topics import Topic
 from store.body_codec import decoded_bytes_bound
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import Engine, LogRange
 
 _BATCH_BYTES: Final = 768 << 10
@@ -67,7 +71,9 @@ class Blocks:
         self._bytes_max = bytes_max
         self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._ends: dict[tuple[str, int], Block] = {}
-        self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
+        self._under_way: dict[tuple[str, int, int, int, int], asyncio.Future[Block]] = {}
+        self._erasures: dict[int, int] = {}
+        """By shard, how often bodies were erased while this process looked."""
         self._starts: dict[int, int] = {}
         """Where the logs of shards that were trimmed start."""
         self._begun_ahead: set[asyncio.Task[Block]] = set()
@@ -105,12 +111,20 @@ class Blocks:
         for end in [end for end, segments in self._ends.items() if end[1] == shard and segments[0].start < log_start]:
             del self._ends[end]
 
+    def erased(self, shard: int) -> None:
+        """Bodies of the shard were erased: what is kept of it is dropped, and what is under way is for those who wait for it alone."""
+        self._erasures[shard] = self._erasures.get(shard, 0) + 1
+        for key in [key for key in self._full if key[1] == shard]:
+            self.kept_bytes -= _size(self._full.pop(key))
+        for end in [end for end in self._ends if end[1] == shard]:
+            del self._ends[end]
+
     def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
         if start >= _boundary(watermark) or (topic.content, shard, start // BLOCK_CELLS) in self._full:
             return
-        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS) not in self._under_way:
+        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, self._erasures.get(shard, 0)) not in self._under_way:
             begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, leader_epoch))
             self._begun_ahead.add(begun)
             begun.add_done_callback(self._begun_ahead.discard)
@@ -123,9 +137,9 @@ class Blocks:
             self.hits += 1
             self._full.move_to_end(key)
             return block
-        start = number * BLOCK_CELLS
+        start, erasures = number * BLOCK_CELLS, self._erasures.get(shard, 0)
         block = await self._encode_once(topic, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, leader_epoch)
-        if key not in self._full and block[0].start >= self._starts.get(shard, 0):
+        if key not in self._full and block[0].start >= self._starts.get(shard, 0) and erasures == self._erasures.get(shard, 0):
             self._full[key] = block
             self.kept_bytes += _size(block)
             end = self._ends.get(key[:2])
@@ -139,9 +153,12 @@ class Blocks:
     async def _end(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
         key = (topic.content, shard)
+        erasures = self._erasures.get(shard, 0)
         segments, start = self._kept_end(key, offset, watermark)
         if start < watermark:
             segments = segments + await self._encode_once(topic, shard, start, watermark, leader_epoch)
+        if erasures != self._erasures.get(shard, 0):
+            return segments
         kept = self._ends.get(key)
         boundary = _boundary(watermark)
         if kept is None or kept[0].start < boundary or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
@@ -166,7 +183,11 @@ class Blocks:
             if not _boundary(watermark) <= offset < watermark:
                 continue
             _, start = self._kept_end((topic.content, shard), offset, watermark)
-            if start < watermark and (topic.content, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
+            if (
+                start < watermark
+                and (topic.content, shard, start, watermark, self._erasures.get(shard, 0)) not in self._under_way
+                and cells + watermark - start <= _PREPARED_CELLS_MAX
+            ):
                 # A cluster that is away holds up nobody else's.
                 groups.setdefault(self._engine.commit_group(shard), []).append(_Piece(topic, shard, start, watermark, leader_epoch))
                 cells += watermark - start
@@ -178,13 +199,13 @@ class Blocks:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         for piece, future in zip(pieces, futures, strict=True):
-            self._begun((piece.topic.content, piece.shard, piece.start, piece.end), future)
+            self._begun((piece.topic.content, piece.shard, piece.start, piece.end, self._erasures.get(piece.shard, 0)), future)
         encoding = loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces)
         encoding.add_done_callback(lambda done: _hand_out(done, futures))
 
     async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int) -> Block:
         """Several fetches that want the same piece at the same time wait for one encoding of it."""
-        key = (topic.content, shard, start, end)
+        key = (topic.content, shard, start, end, self._erasures.get(shard, 0))
         future = self._under_way.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
@@ -192,7 +213,7 @@ class Blocks:
             self._begun(key, future)
         return await asyncio.shield(future)
 
-    def _begun(self, key: tuple[str, int, int, int], future: asyncio.Future[Block]) -> None:
+    def _begun(self, key: tuple[str, int, int, int, int], future: asyncio.Future[Block]) -> None:
         self._under_way[key] = future
         future.add_done_callback(lambda _: self._under_way.pop(key, None))
         self.encoded += 1
@@ -245,7 +266,7 @@ def encode_range(
         piece: list[StoredCell] = []
         piece_bytes = 0
         for cell in found:
-            if (column is None or cell.column_name == column) and cell.added_id not in left_out:
+            if (column is None or cell.column_name == column or cell.column_name == ERASED_COLUMN) and cell.added_id not in left_out:
                 size = decoded_bytes_bound(cell.body)
                 if piece and piece_bytes + size > _BATCH_BYTES:
                     batches.add(piece)

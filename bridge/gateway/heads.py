@@ -17,10 +17,17 @@ from store.limits import ADDED_ID_MAX
 
 class LogHeads:
     """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9). ``on_trim`` is told a shard's log start when it has
-    risen."""
+    risen, ``on_erasure`` a shard of which bodies were erased since."""
 
-    def __init__(self, engine: Engine, executor: Executor, on_trim: Callable[[int, int], None] = lambda _shard, _log_start: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        executor: Executor,
+        on_trim: Callable[[int, int], None] = lambda _shard, _log_start: None,
+        on_erasure: Callable[[int], None] = lambda _shard: None,
+    ) -> None:
         self._engine = engine
+        self._on_erasure = on_erasure
         self._executor = executor
         self._on_trim = on_trim
         self._heads: dict[int, Head] = {}
@@ -91,6 +98,8 @@ class LogHeads:
             if known == head or (known is not None and head.watermark < known.watermark):
                 continue
             self._heads[shard] = head
+            if known is not None and head.erasures != known.erasures:
+                self._on_erasure(shard)
             if head.log_start > (known.log_start if known is not None else 0):
                 self._on_trim(shard, head.log_start)
             if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:

@@ -117,7 +117,7 @@ class Gateway:
         topics = _topics(self._datastore, config)
         registry = _registry(self._datastore, config, topics)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max)
-        heads = LogHeads(engine, self._executor, blocks.trim)
+        heads = LogHeads(engine, self._executor, blocks.trim, blocks.erased)
         await heads.refresh()
         for each in self._listeners:
             await self._bind(each)

@@ -28,6 +28,7 @@ _VERBS: Final = {
     "verify": "verify",
     "trim": "trim",
     "restore": "restore",
+    "erase": "erase",
     "demo": "demo",
     "run": "lifecycle",
 }

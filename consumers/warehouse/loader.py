@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from bridge.events.messages import header_values
 from consumers.warehouse.shard_loader import ShardLoader
 from consumers.warehouse.table import WarehouseTable, make_table
 from store.errors import DataDamaged, Unavailable
@@ -162,7 +163,7 @@ class WarehouseLoader:
             if loader is None or shard in self._to_seek or shard in self.progress.stopped:
                 continue
             try:
-                if loader.add(record.offset() or 0, record.value()):
+                if loader.add(record.offset() or 0, *_content(record)):
                     self._oldest_at.setdefault(shard, now)
             except DataDamaged as damage:
                 self._stop_shard(shard, str(damage))
@@ -334,6 +335,14 @@ def run_warehouse_loader(
 def _partition(record: Message) -> int:
     partition = record.partition()
     return -1 if partition is None else partition
+
+
+def _content(record: Message) -> tuple[bytes | None, bytes | None, dict[str, bytes], int]:
+    """Value, key, headers and timestamp. All but the value are looked at only of records without one."""
+    value = record.value()
+    if value is not None:
+        return value, None, {}, 0
+    return None, record.key(), header_values(record), record.timestamp()[1]
 
 
 def _start_offset(next_offset: int) -> int:

@@ -6,9 +6,11 @@ position to the last record taken; and the commit that moves the position is the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
-from bridge.events.envelope import decode_envelope
+from bridge.events.envelope import decode_record
 from consumers.warehouse.cell_rows import RowBuffer, WarehouseRow
 from consumers.warehouse.chain import ShardChain, recover_shard
 from consumers.warehouse.layout import CommitRecord, Position, data_file_name
@@ -17,6 +19,8 @@ from store.errors import DataDamaged
 from store.failpoints import declare, failpoint
 
 declare("warehouse.staging.created")
+
+_NO_HEADERS: Final[Mapping[str, bytes]] = {}
 
 
 class ShardLoader:
@@ -50,15 +54,16 @@ class ShardLoader:
         """Bytes of memory, roughly, that the rows not yet committed take."""
         return self._buffer.bytes
 
-    def add(self, offset: int, value: bytes | None) -> bool:
-        """Takes the record at ``offset``; returns False for one taken already (the client delivered it again).
+    def add(self, offset: int, value: bytes | None, key: bytes | None = None, headers: Mapping[str, bytes] = _NO_HEADERS, timestamp_ms: int = 0) -> bool:
+        """Takes the record at ``offset``, of which key, headers and timestamp count where it has no value (an erased cell); returns False for one taken already
+        (the client delivered it again).
 
         Raises DataDamaged for a record that is no cell of this shard or contradicts the log's order. Nothing of it is taken then, and nothing
         behind it may be: the caller stops reading the shard.
         """
         if offset < self._next.next_offset:
             return False
-        row = self._decoded(offset, value)
+        row = self._decoded(offset, key, value, headers, timestamp_ms)
         if row.added_id < self._next.next_id:
             raise DataDamaged(f"{self._place(offset)} holds added_id {row.added_id}, which should have come before {self._next.next_id}")
         self._buffer.add(row)
@@ -102,11 +107,9 @@ class ShardLoader:
         self._next = self._chain.position
         return commit if won else None
 
-    def _decoded(self, offset: int, value: bytes | None) -> WarehouseRow:
-        if value is None:
-            raise DataDamaged(f"{self._place(offset)} has no value; every record of a datastore's topic carries a cell")
+    def _decoded(self, offset: int, key: bytes | None, value: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> WarehouseRow:
         try:
-            event = decode_envelope(value)
+            event = decode_record(self.shard, key, value, headers, timestamp_ms)
         except Exception as error:
             raise DataDamaged(f"{self._place(offset)} does not decode: {type(error).__name__}: {error}") from error
         if event.shard != self.shard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from consumers.warehouse.layout import (
     shards_with_commits,
 )
 from consumers.warehouse.staging import put_if_absent, sha256_of
+from store.cells import ERASED_COLUMN
 from store.digest import ShardDigest
 from store.errors import DataDamaged, NotFound, ProtectData
 
@@ -34,10 +35,12 @@ _EMPTY_CELLS: Final = """
            NULL::TIMESTAMPTZ AS created_at, NULL::VARCHAR AS body
     WHERE false
 """
-_LATEST: Final = """
+_LATEST: Final = f"""
     CREATE VIEW latest AS
-    SELECT * FROM cells QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
-"""
+    SELECT * FROM cells WHERE row_key NOT IN (SELECT row_key FROM cells WHERE column_name = '{ERASED_COLUMN}')
+    QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
+"""  # noqa: S608 (a name of the program's own)
+"""Without the rows of which the log tells that they were erased, whatever older files have of them still."""
 
 
 def make_table(directory: Path, topic: str) -> None:
@@ -98,9 +101,11 @@ class WarehouseTable:
             for commit in self.commits(number):
                 yield from self._rows_of(commit)
 
-    def digests(self, until: Mapping[int, int] | None = None, begin: Mapping[int, int] | None = None) -> dict[int, ShardDigest]:
+    def digests(
+        self, until: Mapping[int, int] | None = None, begin: Mapping[int, int] | None = None, body_of: Callable[[int, int, bytes], bytes] | None = None
+    ) -> dict[int, ShardDigest]:
         """The digest of each shard, of the cells with ``added_id < until[shard]`` where given (0 for a shard left out), else of all; and of none below
-        ``begin[shard]``."""
+        ``begin[shard]``. ``body_of``, given shard, added_id and body, says which body counts."""
         digests: dict[int, ShardDigest] = {}
         for shard in self.shards() if until is None else sorted(until):
             digest = digests[shard] = ShardDigest()
@@ -111,7 +116,8 @@ class WarehouseTable:
                     break
                 if row.added_id < first:
                     continue
-                digest.add(row.added_id, row.row_key, row.column_name, row.ref_key, row.body_json)
+                body = row.body_json if body_of is None else body_of(shard, row.added_id, row.body_json)
+                digest.add(row.added_id, row.row_key, row.column_name, row.ref_key, body)
         return digests
 
     def check(self) -> None:
@@ -127,7 +133,8 @@ class WarehouseTable:
                     pass
 
     def connect(self) -> DuckDBPyConnection:
-        """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest ref key per row key and column)."""
+        """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest ref key per row key and column, without
+        erased rows)."""
         import duckdb  # a large library, for those who ask in SQL only
 
         connection = duckdb.connect()

@@ -24,10 +24,11 @@ from confluent_kafka import TopicPartition
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
+from bridge.events.messages import header_values
 from bridge.events.record_headers import added_id_of
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
-from bridge.export.tails import header_values, read_tails
+from bridge.export.tails import read_tails
 from bridge.export.verify import verify_export
 from store.datastore import Datastore
 from tests.faults.run import FaultRun

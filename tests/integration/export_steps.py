@@ -20,10 +20,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from bridge.coordination.contract import Coordinator
+from bridge.events.messages import header_values
 from bridge.events.record_headers import added_id_of
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
-from bridge.export.tails import header_values
 from cellfeed.servers.life import LOOPBACK
 from store.datastore import Datastore
 from store.errors import Unavailable

@@ -13,7 +13,7 @@ from bridge.events.envelope import AvroFormat
 from bridge.events.record_keys import record_keys
 from bridge.events.registry import envelope_schema_id
 from cellfeed import verify as verify_module
-from cellfeed.verify import StorePlace, TopicPlace, verify
+from cellfeed.verify import Erased, StorePlace, TopicPlace, verify
 from store.body_codec import decode_body
 from store.datastore import Datastore
 from store.digest import ShardDigest
@@ -37,13 +37,13 @@ class Held:
     def next_ids(self) -> dict[int, int]:
         return {shard: len(cells) for shard, cells in self.cells.items()}
 
-    def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+    def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
         found = {}
         for shard, each in ids.items():
             found[shard] = ShardDigest()
             for added_id, cell in enumerate(self.cells.get(shard, [])):
                 if added_id in each:
-                    found[shard].add(added_id, *cell)
+                    found[shard].add(added_id, *cell[:3], erased.body(shard, added_id, cell[3]))
         return found
 
 
@@ -131,6 +131,16 @@ def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(store
     assert differing(store, other) == [1]
 
 
+def test_what_a_place_has_still_of_an_erased_row_is_no_difference_and_another_cell_is(store: Datastore) -> None:
+    before = held(store)
+    erased = store.erase_row(uuid.UUID(int=7))
+    after = held(store)
+    assert verify([StorePlace(store), before, after]).equal
+    place = next(place for place, cell in enumerate(before.cells[erased.shard]) if cell[0] == uuid.UUID(int=7).bytes)
+    before.cells[erased.shard][place] = (uuid.UUID(int=7).bytes, "BASE", 1, b"{}")
+    assert differing(store, before) == [erased.shard]
+
+
 def test_only_the_shards_asked_for_are_looked_at(store: Datastore) -> None:
     other = held(store)
     other.cells[0][0] = (bytes(16), "BASE", 1, b"{}")
@@ -141,9 +151,9 @@ def test_cells_that_come_while_places_are_read_change_no_verdict(store: Datastor
     copy = held(store)
 
     class Growing(Held):
-        def digests(self, ids: Mapping[int, range]) -> dict[int, ShardDigest]:
+        def digests(self, ids: Mapping[int, range], erased: Erased) -> dict[int, ShardDigest]:
             store.put_cells([(uuid.uuid4(), "BASE", 1, {}) for _ in range(20)])
-            return super().digests(ids)
+            return super().digests(ids, erased)
 
     report = verify([Growing("copy", copy.cells), StorePlace(store)])
     assert (report.equal, report.cells("store")) == (True, CELLS)

@@ -110,7 +110,7 @@ def test_a_record_delivered_again_is_not_taken_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "value", "says"),
     [
-        (1, None, "no value"),
+        (1, None, "without a value"),
         (1, b"\x00junk", "does not decode"),
         (1, Log([5]).records[0][1], "holds added_id 5; in a gateway's topic"),
         (2, Log([2]).records[0][1][:-1], "does not decode"),

@@ -1,0 +1,39 @@
+"""erase: a row goes everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cellfeed.cli.cells import RowKeyArgument
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from store.errors import InvalidRequest
+
+
+def erase(
+    row_key: RowKeyArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    url: UrlOption = None,
+    datastore: DatastoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Erase a row: the bodies of all its cells are taken away for good, in every column and version; nothing brings them back.
+
+    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. Run again it does nothing, or ends
+    what was broken off. What disks, backups and exported topics hold still is told in docs/operators.md, "Erasing a row".
+    """
+    with client_of(run_dir, url, datastore) as client:
+        if not yes:
+            row = client.get_row(row_key)
+            has = f"has cells in {', '.join(sorted(row))}" if row else "has no cell that can be read; puts to it will be refused"
+            errors.print(f"row {row_key} of {client.name} (shard {client.shard_of(row_key)}) {has}", markup=False, highlight=False)
+            if not typer.confirm("Erase it for good?", err=True):
+                raise InvalidRequest("nothing erased: it was not confirmed; --yes confirms beforehand")
+        erased = client.erase_row(row_key)
+    if as_json:
+        print_json({"shard": erased.shard, "added_id": erased.added_id, "cells": erased.cells})
+    else:
+        console.print(f"{erased.cells} bodies erased; the log tells of it at {erased.shard}/{erased.added_id}", highlight=False)

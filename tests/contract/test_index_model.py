@@ -16,7 +16,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from store.cells import NewCell, StoredCell, new_cell
+from store.body_codec import is_erased
+from store.cells import ERASED_COLUMN, NewCell, StoredCell, new_cell
 from store.datastore import Datastore
 from store.engines.contract import Engine
 from store.engines.index_contract import Entry
@@ -56,6 +57,7 @@ CELLS = st.one_of(
     st.builds(lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}), st.integers(0, 2), st.integers(0, 2)),
 )
 PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")) and ".trim." not in name)
+ERASE_PLACES = sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase.", "mysql.erase.")))
 TRIM_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.trim.") or ".trim." in name or name.endswith(".index.before_commit"))
 
 
@@ -92,7 +94,11 @@ class IndexMachine(RuleBasedStateMachine):
         self.engine.put(cells)
 
     def batch(self, shard: int, count: int) -> list[StoredCell]:
-        return [cell for cell in self.engine.scan(shard, self.saved[shard], count) if cell.column_name in DEFINITION.columns]
+        return self.followed(self.engine.scan(shard, self.saved[shard], count))
+
+    @staticmethod
+    def followed(cells: list[StoredCell]) -> list[StoredCell]:
+        return [cell for cell in cells if cell.column_name == ERASED_COLUMN or (cell.column_name in DEFINITION.columns and not is_erased(cell.body))]
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
     def keep(self, shard: int, count: int, save: bool) -> None:
@@ -140,7 +146,7 @@ class IndexMachine(RuleBasedStateMachine):
     def catch_up(self) -> None:
         for shard in range(SHARDS):
             while cells := self.engine.scan(shard, self.saved[shard], 100):
-                if wanted := [cell for cell in cells if cell.column_name in DEFINITION.columns]:
+                if wanted := self.followed(cells):
                     self.keeper.apply(shard, wanted)
                 self.saved[shard] = cells[-1].added_id + 1
 
@@ -199,6 +205,34 @@ class TrimmedMachine(IndexMachine):
         self.trim_to(shard, 0)
 
 
+class ErasedMachine(TrimmedMachine):
+    """The same with rows that are erased, which crashes at each failpoint. Once the keeper has come to the end there is nothing of an erased row in the index:
+    no entry, no tombstone, no note."""
+
+    @rule(row=st.integers(0, 2))
+    def erase(self, row: int) -> None:
+        self.paused.clear()
+        self.datastore.erase_row(UUID(int=row))
+
+    @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES))
+    def erase_and_crash(self, row: int, place: str) -> None:
+        self.paused.clear()
+        set_failpoint(place, "raise")
+        with suppress(FailpointReached):
+            self.datastore.erase_row(UUID(int=row))
+        clear_failpoints()
+
+    @invariant()
+    def nothing_is_left_of_an_erased_row(self) -> None:
+        heads = self.engine.heads()
+        if any(self.saved[shard] < heads[shard].watermark for shard in range(SHARDS)):
+            return
+        erased = {row for row in (UUID(int=number).bytes for number in range(3)) if any(c.column_name == ERASED_COLUMN for c in self.engine.row_cells(row))}
+        left = [entry for shard in range(SHARDS) for entry in self.engine.indexes.walk(self.version.table, shard, None, 1000) if entry.row_key in erased]
+        assert left == []
+        assert [key for key in (entry.key for entry in self.engine.state.list("erasures/")) if bytes.fromhex(key.rpartition("/")[2]) in erased] == []
+
+
 class _Recorder:
     """Reads through, and keeps what is to be written."""
 
@@ -225,6 +259,24 @@ def test_sqlite_index_is_what_the_cells_say_after_trims() -> None:
         kind = "sqlite"
 
     run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
+
+
+def test_nothing_is_left_of_an_erased_row_in_a_sqlite_index() -> None:
+    class SqliteMachine(ErasedMachine):
+        kind = "sqlite"
+
+    run_state_machine_as_test(SqliteMachine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.integration
+@pytest.mark.xdist_group("mariadb")
+def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaDB) -> None:
+    class MySqlMachine(ErasedMachine):
+        kind = "mysql"
+        url = empty_mariadb.url
+
+    assert local_mariadb.why_not() is None
+    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.integration

@@ -134,7 +134,7 @@ def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(store
 def test_what_a_place_has_still_of_an_erased_row_is_no_difference_and_another_cell_is(store: Datastore) -> None:
     before = held(store)
     erased = store.erase_row(uuid.UUID(int=7))
-    after = held(store)
+    after = held(store, "after")
     assert verify([StorePlace(store), before, after]).equal
     place = next(place for place, cell in enumerate(before.cells[erased.shard]) if cell[0] == uuid.UUID(int=7).bytes)
     before.cells[erased.shard][place] = (uuid.UUID(int=7).bytes, "BASE", 1, b"{}")

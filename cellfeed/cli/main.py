@@ -29,6 +29,7 @@ _VERBS: Final = {
     "trim": "trim",
     "restore": "restore",
     "erase": "erase",
+    "scrub": "scrub",
     "demo": "demo",
     "run": "lifecycle",
 }

@@ -1,0 +1,35 @@
+"""Writes the files of an embedded store anew, so that none of them has a byte left of what was erased or trimmed.
+
+``secure_delete`` overwrites what is freed, but SQLite moves cells between pages as tables grow and does not overwrite where they were; and the write-ahead log
+has what was committed until it is overwritten or deleted. So a file is taken out of WAL mode, which nobody else may have it open for and which deletes its log,
+and vacuumed. Crash points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put back by whoever opens it. What the file system
+keeps of deleted files and overwritten blocks is beyond the reach of a program.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from store.engines.sqlite_files import connect
+from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("sqlite.scrub.between")
+
+
+def scrub_files(directory: Path) -> list[Path]:
+    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises StorageUnavailable when one is."""
+    scrubbed = sorted(directory.glob("*.sqlite3"))
+    for path in scrubbed:
+        with closing(connect(path)) as connection:
+            try:
+                connection.execute("PRAGMA busy_timeout=0")
+                connection.execute("PRAGMA journal_mode=DELETE")
+                failpoint("sqlite.scrub.between")
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.Error as error:
+                raise StorageUnavailable(f"{path} is not scrubbed: {error}; end every process that has it open (`cellfeed down`), and scrub again") from error
+    return scrubbed

@@ -38,7 +38,7 @@ def cell_as_json(cell: Cell) -> dict[str, Any]:
         "column_name": cell.column_name,
         "ref_key": cell.ref_key,
         "created_at": cell.created_at.isoformat(),
-        "body": cell.body,
+        "body": None if cell.erased else cell.body,
         **({"stale": True} if cell.stale else {}),
     }
 

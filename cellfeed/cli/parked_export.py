@@ -83,6 +83,6 @@ def _record(parked: ParkedCell, cell: Cell | None) -> dict[str, Any]:
         "last_tried_at": moment(parked.last_tried_at_us).isoformat(),
         "skipped_because": parked.skipped_because,
         "error": parked.error,
-        "body": cell.body if cell is not None else None,
+        "body": cell.body if cell is not None and not cell.erased else None,
     }
     return {field: told[field] for field in FIELDS}

@@ -118,8 +118,8 @@ def test_a_row_is_erased_by_hand_after_it_was_asked_and_files_are_scrubbed_when_
         assert cellfeed("get", row, *place).returncode == 1
         refused = cellfeed("put", row, "BASE", "2", "{}", *place)
         assert (refused.returncode, "was erased" in refused.stderr) == (1, True)
-        scanned = cellfeed("scan", str(again["shard"]), "--json", *place).stdout.splitlines()
-        assert [(json.loads(line)["column_name"], json.loads(line)["body"]) for line in scanned] == [("BASE", None), ("$erased", None)]
+        scanned = [json.loads(line) for line in cellfeed("scan", str(again["shard"]), "--json", *place).stdout.splitlines()]
+        assert [(line["column_name"], line["body"]) for line in scanned if "body" in line] == [("BASE", None), ("$erased", None)]
         assert (scrubbed := cellfeed("scrub", *place)).returncode == 1
         assert "cellfeed down" in scrubbed.stderr
         assert cellfeed("down", *place).returncode == 0

@@ -26,7 +26,7 @@ def test_the_entry_comes_as_a_tombstone_and_verify_knows_what_was_erased_since(k
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store:
         coordinator = StoreCoordinator(store.state)
         export = export_to(kafka)
-        filtered = export_to(kafka, view={"column": "BASE", "filter": [{"field": "kind", "op": "=", "value": 1}]})
+        filtered = export_to(kafka, column="BASE", filter=[{"field": "kind", "op": "=", "value": 1}])
         put(store, 40)
         with exporters(Exporter(tmp_path / "store", "a", SHARDS, [export, filtered])):
             for each in (export, filtered):

@@ -227,7 +227,7 @@ class Cluster:
                 starts = [view.heads[shard].log_start for view in following.values() if shard in view.heads]
                 self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
                 found[shard] = newest_head._replace(
-                    erasures=self._erasures_seen(shard, following),
+                    erasures=self._erasures_seen(shard, following) if newest_head.erasures or shard in self._erasures else 0,
                     log_start=min(log_start, watermark),
                     watermark=watermark,
                     next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX,

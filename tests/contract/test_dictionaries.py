@@ -297,7 +297,12 @@ def test_a_file_of_the_version_before_gets_the_tables_when_it_is_opened(tmp_path
     old = Storage(tmp_path, None)
     old.open().put(rides(0, 20))
     old.close()
-    for statement in ("DROP TABLE dictionary", "DROP TABLE dictionary_turn", "UPDATE datastore SET schema_version = 1"):
+    for statement in (
+        "DROP TABLE dictionary",
+        "DROP TABLE dictionary_turn",
+        "ALTER TABLE shard_counter DROP COLUMN erasures",
+        "UPDATE datastore SET schema_version = 1",
+    ):
         old.run(statement)
     engine = old.open()
     publish(engine.dictionaries, FIRST, 0)
@@ -307,6 +312,6 @@ def test_a_file_of_the_version_before_gets_the_tables_when_it_is_opened(tmp_path
     assert bodies(engine) == of(rides(0, 40))
     assert codecs(engine) == {CODEC_JSON_ZSTD, CODEC_JSON_DICTIONARY}
     old.close()
-    old.run("UPDATE datastore SET schema_version = 3")
-    with pytest.raises(ProtectData, match="schema version 3"):
+    old.run("UPDATE datastore SET schema_version = 4")
+    with pytest.raises(ProtectData, match="schema version 4"):
         old.open()

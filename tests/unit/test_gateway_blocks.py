@@ -180,6 +180,46 @@ def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(store: Da
     assert len(records(run(read))) == BLOCK_CELLS
 
 
+def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_after_it(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = BLOCK_CELLS + 10
+    fill(store, end)
+    victims = [store.engine.scan(0, added_id, 1)[0] for added_id in (3, BLOCK_CELLS + 3)]
+    hold, go_on = threading.Event(), threading.Event()
+    go_on.set()
+
+    def held(*arguments: Any) -> Any:
+        block = encode_range(*arguments)
+        hold.set()
+        assert go_on.wait(10)
+        return block
+
+    monkeypatch.setattr(blocks_module, "encode_range", held)
+
+    async def read(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch], list[Batch]]:
+        blocks = Blocks(store.engine, executor)
+        kept = await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
+        blocks.erased(0)
+        assert blocks.kept_bytes == 0
+        # Encoded from what was there before the erasure, and held until it is heard of.
+        hold.clear()
+        go_on.clear()
+        early = asyncio.create_task(blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS))
+        await asyncio.get_running_loop().run_in_executor(None, hold.wait)
+        for victim in victims:
+            store.engine.erase(victim.row_key)
+        blocks.erased(0)
+        late = asyncio.create_task(blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS))
+        await asyncio.sleep(0.01)
+        go_on.set()
+        await early
+        return kept, await late, await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
+
+    kept, late, again = run(read)
+    assert [record.offset for record in records(kept) if record.value is None] == []
+    for batches in (late, again):
+        assert [record.offset for record in records(batches) if record.value is None] == [3, BLOCK_CELLS + 3]
+
+
 def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 10)
     failing = True

@@ -25,6 +25,7 @@ class Counters:
     def __init__(self) -> None:
         self.watermarks = {0: 0, 1: 0}
         self.log_start = 0
+        self.erasures = {0: 0, 1: 0}
         self.reads = 0
         self.error: Exception | None = None
         self.hold: threading.Event | None = None
@@ -34,7 +35,7 @@ class Counters:
         self.reads += 1
         if self.error is not None:
             raise self.error
-        seen = {shard: Head(self.log_start, watermark, watermark, 0, 0) for shard, watermark in self.watermarks.items()}
+        seen = {shard: Head(self.log_start, watermark, watermark, 0, 0, self.erasures[shard]) for shard, watermark in self.watermarks.items()}
         self.looked.set()
         if self.hold is not None:
             assert self.hold.wait(10)
@@ -50,6 +51,28 @@ def run(use: Callable[[Counters, LogHeads], Coroutine[Any, Any, None]]) -> None:
 
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(within(executor))
+
+
+def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_no_other() -> None:
+    told: list[int] = []
+
+    async def within(executor: ThreadPoolExecutor) -> None:
+        counters = Counters()
+        counters.erasures[1] = 4
+        heads = LogHeads(counters, executor, on_erasure=told.append)  # type: ignore[arg-type]
+        for _ in range(2):
+            await heads.refresh()  # what was erased before the first look was never kept here
+        assert told == []
+        for erasures in (5, 6):
+            counters.erasures[1] = erasures
+            for _ in range(2):
+                await heads.refresh()
+        counters.watermarks[0] = 7
+        await heads.refresh()
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(within(executor))
+    assert told == [1, 1]
 
 
 async def begun(heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S) -> asyncio.Task[None]:

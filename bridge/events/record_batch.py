@@ -105,13 +105,13 @@ def frame_records(
     parts: list[bytes] = []
     small, last_us, attributes_and_time = VARINTS, None, b""
     fixed = 37 + len(headers)  # behind the sizes of what varies: key length (1), key (36), headers
-    for cell, key, value in zip(cells, keys, values, strict=True):
-        added_id, _, _, _, created_at_us, _ = cell
+    erased = iter([cell for cell, value in zip(cells, values, strict=True) if value is None] if None in values else ())
+    for (added_id, _, _, _, created_at_us, _), key, value in zip(cells, keys, values, strict=True):
         if created_at_us != last_us:  # cells that were put together have one moment
             last_us, last_ms = created_at_us, created_at_us // 1000
             attributes_and_time = _NO_ATTRIBUTES + varint(last_ms - first_ms)
         if value is None:
-            delta, own_headers = varint(added_id - base_offset), encode_headers(erased_headers(cell))
+            delta, own_headers = varint(added_id - base_offset), encode_headers(erased_headers(next(erased)))
             size = len(attributes_and_time) + len(delta) + len(_NULL) + 37 + len(own_headers)
             parts += (varint(size), attributes_and_time, delta, _KEY_LENGTH, key, _NULL, own_headers)
             continue

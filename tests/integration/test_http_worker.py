@@ -241,6 +241,7 @@ def test_the_document_describes_every_route_and_its_page_needs_no_network(port: 
             "latest",
             "row",
             "rows",
+            "rows/{row_key}",
             "cells/get",
             "cells/latest",
             "shards",

@@ -101,16 +101,16 @@ def test_two_members_of_a_group_share_the_shards_and_a_leaver_hands_over(gateway
 
 
 def test_a_poison_record_stops_its_partition_and_nothing_else_and_is_never_skipped(gateway: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, honest = end_offsets(gateway, "trips"), shard_loader.decode_envelope
+    ends, honest = end_offsets(gateway, "trips"), shard_loader.decode_record
 
-    def poisoned(value: bytes | None) -> Any:
-        event = honest(value)
+    def poisoned(*record: Any) -> Any:
+        event = honest(*record)
         if (event.shard, event.added_id) == (5, 40):
             raise DataDamaged("a bit fell over")
         return event
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_loader, "decode_envelope", poisoned)
+        patch.setattr(shard_loader, "decode_record", poisoned)
         progress = load(gateway, "trips", tmp_path / "table")
     assert list(progress.stopped) == [5]
     assert "partition 5, offset 40" in progress.stopped[5]

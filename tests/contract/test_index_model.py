@@ -57,7 +57,7 @@ CELLS = st.one_of(
     st.builds(lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}), st.integers(0, 2), st.integers(0, 2)),
 )
 PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")) and ".trim." not in name)
-ERASE_PLACES = sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase.", "mysql.erase.")))
+ERASE_PLACES = sorted({name.removeprefix("sqlite.") for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))})
 TRIM_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.trim.") or ".trim." in name or name.endswith(".index.before_commit"))
 
 
@@ -121,7 +121,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), part=st.booleans())
     def pause(self, shard: int, count: int, part: bool) -> None:
         """Another keeper has come to the same place, has read what it needs, and is paused before its writes."""
-        cells = self.batch(shard, count)
+        cells = [cell for cell in self.batch(shard, count) if cell.column_name != ERASED_COLUMN]
         if not cells:
             return
         late = _Recorder(self.engine.indexes)
@@ -217,7 +217,7 @@ class ErasedMachine(TrimmedMachine):
     @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES))
     def erase_and_crash(self, row: int, place: str) -> None:
         self.paused.clear()
-        set_failpoint(place, "raise")
+        set_failpoint(place if place.startswith("datastore.") else f"{self.kind}.{place}", "raise")
         with suppress(FailpointReached):
             self.datastore.erase_row(UUID(int=row))
         clear_failpoints()

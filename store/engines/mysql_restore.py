@@ -4,7 +4,7 @@
                   leader epoch, so a writer that remembers the cluster as it was is refused; the role goes, so nobody else opens it
 2. ``load``       cells and the counter of their shard in one transaction: the counter says how far it is, also after a kill
 3. ``complete``   what else there is, in transactions that may be run again
-4. ``open``       the role takes the place of the mark, in one transaction
+4. ``open``       the role takes the place of the mark, in one transaction, in which bodies go that a piece of the backup has from before their row was erased
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pymysql.connections import Connection
 
 from store.backups.manifest import BackedTurn
 from store.backups.restore import RestoredLog
-from store.cells import StoredCell
+from store.body_codec import ERASED_BODY
+from store.cells import ERASED_COLUMN, StoredCell
 from store.clusters.roles import ROLE_KEY, Role
 from store.clusters.shard_map import MAP_KEY
 from store.dictionaries.dictionary import Dictionary
@@ -116,7 +117,9 @@ class MySqlRestore:
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
         statements = self._inserts(shard, cells)
-        statements.append(f"UPDATE {self._meta}.shard_counter SET next_added_id = {cells[-1].added_id + 1} WHERE shard = {shard}")
+        erasures = sum(cell.column_name == ERASED_COLUMN for cell in cells)
+        moved = f"next_added_id = {cells[-1].added_id + 1}, erasures = erasures + {erasures}"
+        statements.append(f"UPDATE {self._meta}.shard_counter SET {moved} WHERE shard = {shard}")
         with self._server.connection() as connection:
             query(connection, "BEGIN")
             self._commit(connection, statements)
@@ -163,7 +166,14 @@ class MySqlRestore:
             query(connection, "BEGIN")
             entries = [(RESTORE_KEY, msgspec.json.encode(done)), (ROLE_KEY, msgspec.json.encode(role))]
             epoch = f"UPDATE {self._meta}.shard_counter SET leader_epoch = {role.epoch}"
-            self._commit(connection, [epoch, *self._written(connection, entries)])
+            erased = [self._erase(int(shard)) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE erasures > 0")]
+            self._commit(connection, [*erased, epoch, *self._written(connection, entries)])
+
+    def _erase(self, shard: int) -> str:
+        table = f"{self._layout.database(shard)}.cell"
+        told = f"SELECT DISTINCT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
+        body = f"X'{ERASED_BODY.hex()}'"
+        return f"UPDATE {table} AS cell JOIN ({told}) AS erased USING (row_key) SET cell.body = {body} WHERE cell.body <> {body}"
 
     def _inserts(self, shard: int, cells: Sequence[StoredCell]) -> list[str]:
         values = [

@@ -150,7 +150,7 @@ class SqliteEngine:
             return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
-        first = _position(shard_of(row_key, self._shards), 0)
+        first = position_of(shard_of(row_key, self._shards), 0)
         # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
         sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
         with self._file.read() as connection:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from store.backups.folder import sync_folder
 from store.backups.restore import LogReader, Plan
-from store.cells import StoredCell
+from store.body_codec import ERASED_BODY
+from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.sqlite import CELLS_FILE, STATE_FILE, SqliteEngine, position_of, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
@@ -78,6 +79,8 @@ class SqliteTarget:
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
         with self._cells.write(sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)) as connection:
             connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", [(position_of(shard, cell.added_id), *cell[1:]) for cell in cells])
+            if erasures := sum(cell.column_name == ERASED_COLUMN for cell in cells):
+                connection.execute("UPDATE shard_counter SET erasures = erasures + ? WHERE shard = ?", (erasures, shard))
 
     def complete(self, plan: Plan) -> None:
         for log in plan.logs.values():
@@ -108,6 +111,10 @@ class SqliteTarget:
             engine.close()
 
     def open(self) -> None:
+        with self._cells.write() as connection:
+            # A piece of the backup may have bodies from before their row was erased, and a later one tells of it.
+            told = "SELECT row_key FROM cell WHERE column_name = ?"
+            connection.execute(f"UPDATE cell SET body = ? WHERE body <> ? AND row_key IN ({told})", (ERASED_BODY, ERASED_BODY, ERASED_COLUMN))  # noqa: S608
         self._cells.close()
         self._file = None
         sync_folder(self._staged)

@@ -14,7 +14,7 @@ from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.folder import Backup, BackupFolder
 from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
-from store.cells import StoredCell
+from store.cells import NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
 from store.clusters.restore import ClusterTarget
@@ -84,11 +84,15 @@ def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = No
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
-    backup = backed_up(embedded, tmp_path)
+    full = backed_up(embedded, tmp_path)
+    erased = logs(embedded)[0][0].row_key
+    embedded.erase_row(UUID(bytes=erased))
+    backup = create(BackupFolder(tmp_path / "backups"), Source(embedded.engine, belongs), onto=full)
     try:
         with target_of(servers_of(servers)) as target:
             restore(planned(tmp_path, backup), target)
         with opened(servers) as store:
+            assert store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
             wait_until(lambda: all_shown(store), "a minion has all of it")
             assert logs(store) == logs(embedded)
             assert {head.leader_epoch for head in store.heads().values()} == {1_000}
@@ -100,7 +104,7 @@ def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Data
             assert result.added_id == before[result.shard]
             # Back from the clusters into an embedded datastore: the same files, the same cells.
             again = backed_up(store, tmp_path / "again")
-            assert again.manifest.cells == 401
+            assert again.manifest.cells == 402
             with SqliteTarget(tmp_path / "back" / DATASTORE, DATASTORE, SHARDS) as embedded_target:
                 restore(planned(tmp_path / "again", again), embedded_target)
             with Datastore.open_embedded(tmp_path / "back", DATASTORE, SHARDS) as back:

@@ -23,7 +23,7 @@ from store.backups.folder import DAY_US, MANIFEST, Backup, BackupFolder
 from store.backups.manifest import Reader
 from store.backups.restore import EPOCHS_LEFT_OUT, RESTORED_COLUMN, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
 from store.body_codec import decode_body, forget_dictionaries
-from store.cells import StoredCell
+from store.cells import NewCell, Outcome, StoredCell
 from store.datastore import Datastore
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
@@ -183,6 +183,17 @@ def test_increments_hold_what_is_new_and_come_back_together(source: Datastore, f
         assert logs(store) == logs(source)
     with restored_into(tmp_path / "earlier", folder, first) as store:
         assert sum(map(len, logs(store).values())) == 350
+
+
+def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored_of_both(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    full = backed_up(source, folder)
+    erased = logs(source)[0][0].row_key
+    source.erase_row(UUID(bytes=erased))
+    with restored_into(tmp_path / "new", folder, backed_up(source, folder, full)) as store:
+        assert logs(store) == logs(source)
+        assert store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+    with restored_into(tmp_path / "whole", folder, backed_up(source, folder)) as store:
+        assert logs(store) == logs(source)
 
 
 def test_an_increment_on_another_log_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:

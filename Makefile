@@ -9,7 +9,7 @@ NAME   ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench faults services lock clean
+.PHONY: help setup demo test lint grid bench faults services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+grid: setup ## Ask every Kafka client the same things; writes the table in docs/kafka-consumers.md
+	CELLFEED_WRITE_GRID=1 $(BIN)/python -m pytest -p no:xdist tests/clients/test_client_grid.py
 
 bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
 	$(BIN)/python -m benchmarks $(or $(NAME),--all)

@@ -22,7 +22,8 @@ Event = dict[str, Any]
 @dataclass(frozen=True)
 class Client:
     """``command`` gives the words to run for a mode and its arguments (``drivers/README.md``), and raises ``Unavailable`` where the client cannot be had.
-    ``event`` reads a line of its output; None for a line that says nothing. ``ends_by_signal``: it does not look at its standard input."""
+    ``event`` reads a line of its output; None for a line that says nothing. ``ends_by_signal``: it does not look at its standard input.
+    ``dies_with_its_coordinator``: its process ends when the broker that coordinates its group is gone, and somebody starts another one."""
 
     name: str
     version: str
@@ -30,7 +31,7 @@ class Client:
     modes: frozenset[str] = ALL_MODES
     event: Callable[[str], Event | None] = json.loads
     ends_by_signal: bool = False
-    confirms_commits: bool = True
+    dies_with_its_coordinator: bool = False
 
 
 def _python(package: str) -> Client:
@@ -94,7 +95,7 @@ def _kcat() -> Client:
         told = json.loads(line)
         return {"event": "record", "partition": told["partition"], "offset": told["offset"], "key": told["key"], "value": told["payload"]}
 
-    return Client("kcat", "as installed", command, ALL_MODES, event, ends_by_signal=True, confirms_commits=False)
+    return Client("kcat", "as installed", command, ALL_MODES, event, ends_by_signal=True)
 
 
 CLIENTS: Final[dict[str, Client]] = {
@@ -107,9 +108,10 @@ CLIENTS: Final[dict[str, Client]] = {
         _java(),
         _verifiable_consumer(),
         _go("franz-go", "github.com/twmb/franz-go"),
-        _go("sarama", "github.com/IBM/sarama", confirms_commits=False),
+        _go("sarama", "github.com/IBM/sarama"),
         _go("kafka-go", "github.com/segmentio/kafka-go"),
         _node("kafkajs", "kafkajs.mjs", modes=ALL_MODES - {"assign"}),
-        _node("@platformatic/kafka", "platformatic.mjs"),
+        # It never asks again who coordinates its group, and an exception inside the library ends the process once that broker is not in the metadata any more.
+        _node("@platformatic/kafka", "platformatic.mjs", dies_with_its_coordinator=True),
     )
 }

@@ -66,36 +66,42 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
             done: set[str] = set()
 
             def look() -> bool:
+                for name in going - done:
+                    if clients[name].dies_with_its_coordinator:
+                        members[name].start_again_if_it_ended()
                 done.update(name for name in going - done if has_come(members[name], ends) and watch.offsets(groups[name]) == ends)
                 return done == going
 
             if not in_time(look):
                 for name in going - done:
-                    wrong[name].append(f"{what}: {len(members[name].records)} records, committed {watch.offsets(groups[name])} of {ends}; {members[name].said()}")
+                    wrong[name].append(
+                        f"{what}: {len(members[name].records)} records, committed {watch.offsets(groups[name])} of {ends}; {members[name].said()}"
+                    )
 
         all_are_there("before")
         put(datastore, IN_FLIGHT)
         gateways["dies"].kill()
         put(datastore, AFTER)
-        wait_until(lambda: [len(slots) for name, slots in slots_by_gateway(coordinator).items() if name == "stays"] == [SLOTS], "the other gateway has all groups")
+        wait_until(
+            lambda: [len(slots) for name, slots in slots_by_gateway(coordinator).items() if name == "stays"] == [SLOTS], "the other gateway has all groups"
+        )
         all_are_there("after")
-        admin = AdminClient({"bootstrap.servers": gateways["stays"].bootstrap})
+        admin = AdminClient({"bootstrap.servers": gateways["stays"].bootstrap, "log_level": 0})
         for name, described in admin.describe_consumer_groups(list(groups.values())).items():
             found = described.result(STEP_S)
             client = next(each for each in groups if groups[each] == name)
             if found.state is not ConsumerGroupState.STABLE or len(found.members) != 1:
                 wrong[client].append(f"the group is {found.state.name} with {len(found.members)} members")
         for name, member in members.items():
+            if (member.starts > 1) != clients[name].dies_with_its_coordinator:
+                wrong[name].append(f"it was started {member.starts} times")
             try:
                 member.end()
             except AssertionError as error:
                 wrong[name].append(str(error))
-        log = {
-            (shard, cell.added_id): row_key_text(cell.row_key).decode()
-            for shard in datastore.heads()
-            for cell in datastore.engine.scan(shard, 0, BEFORE + IN_FLIGHT + AFTER)
-        }
-        assert len(log) == BEFORE + IN_FLIGHT + AFTER
+        total = BEFORE + IN_FLIGHT + AFTER
+        log = {(shard, cell.added_id): row_key_text(cell.row_key).decode() for shard in datastore.heads() for cell in datastore.engine.scan(shard, 0, total)}
+        assert len(log) == total
         watch.stop()
         for name, member in members.items():
             wrong[name] += check(log, member, coordinator.fetch_offsets(groups[name]), watch.falls(groups[name]))

@@ -35,15 +35,29 @@ class RunningClient:
         self._acknowledged: dict[int, int] = {}
         self._events: list[Event] = []
         self._unreadable: list[str] = []
+        self.starts = 0
 
     def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_by_force()
+
+    def start_again_if_it_ended(self) -> None:
+        """Another process that goes on for the first one, as a supervisor would start it; their records are one sequence."""
+        if self._process.poll() is not None:
+            self._end_by_force()
+            self._start()
+
+    def _start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        return self
+        self.starts += 1
 
-    def __exit__(self, *_: object) -> None:
+    def _end_by_force(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

@@ -3,7 +3,9 @@ import kafkajs from 'kafkajs'
 import { complain, HEARTBEAT_MS, run, SESSION_TIMEOUT_MS, stdinEnds, tell, tellCommitted, tellRecord, tellWrite } from './lines.mjs'
 
 const { Kafka, logLevel } = kafkajs
-const client = (brokers) => new Kafka({ brokers, logLevel: logLevel.WARN, logCreator: () => ({ log }) => complain('kafkajs', log.message) })
+// It looks for a coordinator that is gone as often as `retries` multiplied by itself says, ever more slowly: over a minute with its default of 5.
+const retry = { retries: 2 }
+const client = (brokers) => new Kafka({ brokers, retry, logLevel: logLevel.WARN, logCreator: () => ({ log }) => complain('kafkajs', log.message) })
 
 async function group (bootstrap, topic, groupId, count) {
   const consumer = client(bootstrap).consumer({
@@ -11,7 +13,7 @@ async function group (bootstrap, topic, groupId, count) {
     sessionTimeout: SESSION_TIMEOUT_MS,
     heartbeatInterval: HEARTBEAT_MS,
     maxWaitTimeInMs: 500,
-    retry: { restartOnFailure: async () => true }
+    retry: { ...retry, restartOnFailure: async () => true }
   })
   let left = Number(count) || Infinity
   let finish

@@ -56,7 +56,11 @@ def java_class_path() -> str:
     """Of the Java driver, and of Kafka's clients and tools."""
     jars = kafka_jars()
     _needs("javac", "a Java compiler (the package default-jdk-headless of Debian)")
-    return f"{_built('java', lambda directory: None if _run(['javac', '-cp', jars, 'JavaClient.java'], directory) else None)}:{jars}"
+
+    def build(directory: Path) -> None:
+        _run(["javac", "-cp", jars, "JavaClient.java"], directory)
+
+    return f"{_built('java', build)}:{jars}"
 
 
 @cache

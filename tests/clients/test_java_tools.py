@@ -119,6 +119,14 @@ def test_the_offset_tool_tells_every_end_and_finds_timestamps(java: Java, gatewa
     assert sorted(java("GetOffsetShell", gateway, "--topic", "trips", "--time", "earliest").stdout.split()) == sorted(starts)
 
 
+def test_the_performance_tool_reads_as_many_records_as_there_are(java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]) -> None:
+    count = len(expected["trips"])
+    arguments = ("--topic", "trips", "--messages", str(count), "--group", "java-performance", "--timeout", "60000", "--hide-header")
+    [line] = [line for line in java("ConsumerPerformance", gateway, *arguments).stdout.splitlines() if line.count(", ") > 5]
+    _, _, _, _, records, *_ = line.split(", ")
+    assert int(records) == count
+
+
 def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -> None:
     lines = java("TopicCommand", gateway, "--describe", "--topic", "trips.NOTES").stdout.splitlines()
     assert f"PartitionCount: {SHARDS}\tReplicationFactor: 1" in lines[0]

@@ -6,8 +6,9 @@ The log has only cells of one column, so offsets have no holes and a record that
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
-from bridge.coordination.contract import Coordinator
+from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.open import IN_STORE, open_coordinator
 from bridge.gateway.slot_claims import slots_by_gateway
 from bridge.gateway.spread import SLOTS, slot_of
@@ -104,27 +105,33 @@ def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
         assert len(log) == total
         watch.stop()
         for name, member in members.items():
-            wrong[name] += check(log, member, coordinator.fetch_offsets(groups[name]), watch.falls(groups[name]))
+            wrong[name] += check(log, member.records, member.acknowledged, coordinator.fetch_offsets(groups[name]), watch.falls(groups[name]))
         return wrong
 
 
-def check(log: Mapping[tuple[int, int], str], member: RunningClient, committed: Mapping[tuple[str, int], object], falls: list[str]) -> list[str]:
+def check(
+    log: Mapping[tuple[int, int], str],
+    records: Sequence[Record],
+    acknowledged: Mapping[int, int],
+    committed: Mapping[tuple[str, int], CommittedOffset],
+    falls: Sequence[str],
+) -> list[str]:
     """Every record, none skipped on the way, none shown as something else; offsets that were acknowledged are there and never fell."""
     found = list(falls)
     seen: dict[int, int] = {}
-    for record in member.records:
+    for record in records:
         if record.offset > seen.get(record.partition, -1) + 1:
             found.append(f"partition {record.partition}: {record.offset} came after {seen.get(record.partition, -1)}")
         if log.get((record.partition, record.offset)) != record.key:
             found.append(f"partition {record.partition}: offset {record.offset} has key {record.key}")
         seen[record.partition] = max(seen.get(record.partition, -1), record.offset)
-    missing = log.keys() - {(record.partition, record.offset) for record in member.records}
+    missing = log.keys() - {(record.partition, record.offset) for record in records}
     if missing:
         found.append(f"{len(missing)} records never came, the first one {min(missing)}")
-    offsets = {partition: getattr(each, "offset") for (_, partition), each in committed.items()}  # noqa: B009
+    offsets = {partition: each.offset for (_, partition), each in committed.items()}
     found += [
         f"partition {partition}: {offset} was acknowledged, {offsets.get(partition)} is committed"
-        for partition, offset in member.acknowledged.items()
+        for partition, offset in acknowledged.items()
         if offsets.get(partition, -1) < offset
     ]
     return found[:WRONG_SHOWN]
@@ -150,14 +157,13 @@ def groups_of(gateway: str, coordinator: Coordinator, count: int) -> list[str]:
     return [name for name in names if slot_of(name) in slots][:count]
 
 
-def in_time(done: object) -> bool:
+def in_time(done: Callable[[], bool]) -> bool:
     """Whether it came true within STEP_S."""
-    try:
-        wait_until(done, "", STEP_S)  # type: ignore[arg-type]
-    except BaseException as late:
-        if type(late).__name__ != "Failed":
-            raise
-        return False
+    deadline_s = time.monotonic() + STEP_S
+    while not done():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
     return True
 
 

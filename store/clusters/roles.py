@@ -79,7 +79,11 @@ def change_role(state: StateTable, old: Role, new: Role) -> bool:
     told = decode_role(entry.value) if entry else None
     if entry is None or told not in (old, new):
         return False
-    return told == new or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None
+    if told == new or state.commit({ROLE_KEY: msgspec.json.encode(new)}, {ROLE_KEY: entry.version}) is not None:
+        return True
+    # What came between may be this very change, tried before and not answered then.
+    entry = state.get(ROLE_KEY)
+    return entry is not None and decode_role(entry.value) == new
 
 
 def newest(roles: Iterable[Role | None]) -> Role | None:

@@ -17,18 +17,43 @@ LEADER_EPOCH: Final = "leader_epoch"
 CONTENT_TYPE: Final = "content-type"
 """Of formats that ask for it (:attr:`bridge.events.formats.EventFormat.content_type`)."""
 
+_OF_THE_CELL: Final = 3
+"""Headers of a cell beside its added_id: they come first."""
+
+_SHARED_MAX: Final = 10_000
+"""Headers that are kept to be shared, about half a kilobyte each: a bound on memory where ref keys never come twice."""
+
 Headers = list[tuple[str, str | bytes | None]]
 """As the Kafka client takes them; the values here are bytes."""
 
 
-def record_headers(cell: StoredCell, leader_epoch: int) -> Headers:
-    """Of one cell's record."""
-    return [
-        (ADDED_ID, b"%d" % cell.added_id),
-        (COLUMN_NAME, cell.column_name.encode()),
-        (REF_KEY, b"%d" % cell.ref_key),
-        (LEADER_EPOCH, b"%d" % leader_epoch),
-    ]
+class SharedHeaders:
+    """What headers say beside the added_id: many cells have it in common, so it is made once for each column, ref key and leader epoch. ``more``: behind it, in
+    every record. Safe to use from several threads."""
+
+    def __init__(self, more: Headers) -> None:
+        self._more = more
+        self._made: dict[tuple[str, int, int], Headers] = {}
+
+    def of(self, cells: Sequence[StoredCell], epochs: LeaderEpochs) -> list[Headers]:
+        """Of each of these cells of one shard, which ascend."""
+        if not cells:
+            return []
+        epoch_of, get, make = epochs.of, self._made.get, self._make
+        if (epoch := epoch_of(cells[0].added_id)) == epoch_of(cells[-1].added_id):
+            return [get((column, ref_key, epoch)) or make(column, ref_key, epoch) for _, _, column, ref_key, _, _ in cells]
+        return [make(cell.column_name, cell.ref_key, epoch_of(cell.added_id)) for cell in cells]
+
+    def _make(self, column: str, ref_key: int, epoch: int) -> Headers:
+        made: Headers = [(COLUMN_NAME, column.encode()), (REF_KEY, b"%d" % ref_key), (LEADER_EPOCH, b"%d" % epoch), *self._more]
+        if len(self._made) < _SHARED_MAX:
+            self._made[column, ref_key, epoch] = made
+        return made
+
+
+def without_more(shared: Headers) -> Headers:
+    """Those of :class:`SharedHeaders` that tell of the cell, without what every record has behind them."""
+    return shared[:_OF_THE_CELL]
 
 
 def added_id_of(headers: Iterable[tuple[str, bytes | str | None]] | None) -> int | None:

@@ -10,11 +10,12 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from bridge.events.erased_records import encode_values
 from bridge.events.named_formats import event_format
-from bridge.events.record_headers import CONTENT_TYPE, Headers, LeaderEpochs, record_headers
+from bridge.events.record_headers import ADDED_ID, CONTENT_TYPE, Headers, LeaderEpochs, SharedHeaders, without_more
 from bridge.events.record_keys import record_keys
 from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
@@ -30,15 +31,26 @@ _HEADERS_BYTES: Final = 4 * 24
 """Names and lengths of the headers of a record; their values are counted."""
 
 
+_HEADERS_ROOM_BYTES: Final = 1024
+"""More than headers and what the broker adds ever take: where values are that much below the limit, no record need be measured."""
+
+
 class OutRecord(NamedTuple):
-    """A record to be produced. Without a value it is a cell's that has no body: one that was erased, or that tells of an erasure."""
+    """A record to be produced. Without a value it is a cell's that has no body: one that was erased, or that tells of an erasure. ``shared``: its headers but
+    for the added_id, a list that other records share and nobody changes: a batch holds thousands of records, and the collector of garbage walks whatever each
+    of them has of its own."""
 
     shard: int
     added_id: int
     key: bytes
     value: bytes | None
-    headers: Headers
+    shared: Headers
     timestamp_ms: int
+
+    @property
+    def headers(self) -> Headers:
+        """All of them, in order."""
+        return [(ADDED_ID, b"%d" % self.added_id), *self.shared]
 
     @property
     def size(self) -> int:
@@ -62,7 +74,7 @@ class RecordEncoder:
         self._datastore = datastore
         self._view = ViewReader(export.view)
         self._format = event_format(export.format, datastore, schema_id)
-        self._more: Headers = [(CONTENT_TYPE, self._format.content_type)] if self._format.content_type is not None else []
+        self._headers = SharedHeaders([(CONTENT_TYPE, self._format.content_type)] if self._format.content_type is not None else [])
         self._bytes_max = export.record_bytes_max
 
     def encode(self, shard: int, cells: Sequence[StoredCell], epochs: LeaderEpochs) -> Encoded:
@@ -70,25 +82,26 @@ class RecordEncoder:
         shown, bodies = self._view.read(cells)
         keys = record_keys([cell.row_key for cell in shown])
         values = encode_values(self._format, shard, shown, keys, bodies)
-        records: list[OutRecord] = []
-        too_large: list[ParkedCell] = []
-        epoch_of, more, bytes_max = epochs.of, self._more, self._bytes_max
-        for cell, key, value, body in zip(shown, keys, values, bodies, strict=True):
-            record = OutRecord(
-                shard,
-                cell.added_id,
-                key,
-                value,
-                record_headers(cell, epoch_of(cell.added_id)) + (more if value is not None else []),
-                cell.created_at_us // 1000,
-            )
-            if value is None or len(value) + 1024 < bytes_max or record.size <= bytes_max:
-                records.append(record)
+        ids, timestamps_ms, shared = [cell.added_id for cell in shown], [cell.created_at_us // 1000 for cell in shown], self._headers.of(shown, epochs)
+        if None in values:  # what has no value has no content type either
+            shared = [each if value is not None else without_more(each) for value, each in zip(values, shared, strict=True)]
+        columns = zip(repeat(shard), ids, keys, values, shared, timestamps_ms, strict=False)  # one of them has no end
+        records = list(map(OutRecord._make, columns))
+        if max((len(value) for value in values if value is not None), default=0) + _HEADERS_ROOM_BYTES < self._bytes_max:
+            return Encoded(records, [])
+        return self._small_enough(records, shown, bodies)
+
+    def _small_enough(self, records: Sequence[OutRecord], cells: Sequence[StoredCell], bodies: Sequence[bytes]) -> Encoded:
+        """What becomes of them where some may be too large."""
+        found = Encoded([], [])
+        for record, cell, body in zip(records, cells, bodies, strict=True):
+            if record.size <= self._bytes_max:
+                found.records.append(record)
             elif self._export.too_large == CLAIM_CHECK:
-                records.append(claim_check(record, cell, body, self._datastore))
+                found.records.append(claim_check(record, cell, body, self._datastore))
             else:
-                too_large.append(self._parked(record, cell))
-        return Encoded(records, too_large)
+                found.too_large.append(self._parked(record, cell))
+        return found
 
     def _parked(self, record: OutRecord, cell: StoredCell) -> ParkedCell:
         now_us = time.time_ns() // 1000
@@ -121,4 +134,4 @@ def claim_check(record: OutRecord, cell: StoredCell, body_json: bytes, datastore
         "body_sha256": hashlib.sha256(body_json).hexdigest(),
     }
     value = json.dumps(reference, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
-    return record._replace(value=value, headers=[*record.headers, (CLAIM_CHECK, b"%d" % len(body_json))])
+    return record._replace(value=value, shared=[*record.shared, (CLAIM_CHECK, b"%d" % len(body_json))])

@@ -18,6 +18,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from bridge.events.record_headers import ADDED_ID, Headers
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import producer_of, transactional_id
 from bridge.export.kafka_errors import Verdict, error_of, verdict, words
@@ -90,8 +91,8 @@ class UnitProducer:
         self._producer.begin_transaction()
         produce, topic = self._producer.produce, self._topic
         watched = _ends(records)
-        for number, record in enumerate(records):
-            shard, _, key, value, headers, timestamp_ms = record
+        for number, (shard, added_id, key, value, shared, timestamp_ms) in enumerate(records):
+            headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
             while True:
                 try:
                     if number in watched:

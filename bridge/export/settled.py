@@ -43,7 +43,7 @@ _decode: Final = msgspec.msgpack.Decoder(Settled).decode
 
 def settled(datastore: Datastore, name: str) -> Settled | None:
     """None when the export has never begun."""
-    entry = datastore.state.get(_key(name))
+    entry = datastore.state.get(settled_key(name))
     return _decode(entry.value) if entry else None
 
 
@@ -59,16 +59,16 @@ def settle(datastore: Datastore, export: Export, topic_id: str) -> Settled:
         units = min(export.units or min(UNITS, max(1, datastore.shards // SHARDS_OF_A_UNIT)), datastore.shards)
         new = Settled(datastore.name, export.topic_of(datastore.name), topic_id, units, export.fingerprint(), starts, datastore.state.now_us())
         failpoint("export.before_settled")
-        datastore.state.commit(_entry(export.name, new), expect={_key(export.name): None})
+        datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): None})
         failpoint("export.after_settled")
 
 
 def start_over(datastore: Datastore, export: Export, before: Settled, topic_id: str) -> Settled:
     """Settles that the export begins again in a new topic, unless another process has. Raises ProtectData as :func:`settle`."""
-    entry = datastore.state.get(_key(export.name))
+    entry = datastore.state.get(settled_key(export.name))
     if entry is not None and _decode(entry.value) == before:
         new = msgspec.structs.replace(before, topic_id=topic_id, at_us=datastore.state.now_us(), generation=before.generation + 1)
-        datastore.state.commit(_entry(export.name, new), expect={_key(export.name): entry.version})
+        datastore.state.commit(_entry(export.name, new), expect={settled_key(export.name): entry.version})
     return settle(datastore, export, topic_id)
 
 
@@ -89,8 +89,9 @@ def _check(found: Settled, datastore: Datastore, export: Export) -> None:
 
 
 def _entry(name: str, value: Settled) -> Mapping[str, bytes | None]:
-    return {_key(name): msgspec.msgpack.encode(value)}
+    return {settled_key(name): msgspec.msgpack.encode(value)}
 
 
-def _key(name: str) -> str:
+def settled_key(name: str) -> str:
+    """Of the entry in the state table."""
     return f"export/{quote(name, safe='')}"

@@ -70,6 +70,12 @@ class ParkedCells:
         entries = self._state.list(f"parked/{quote(group, safe='')}/" if group else "parked/")
         return [_decode(entry) for entry in entries]
 
+    def entries_of(self, group: str) -> list[str]:
+        """The keys of all that is kept of a group's cells: parked, skipped, or why it stopped."""
+        name = quote(group, safe="")
+        stopped = self._state.get(f"stopped/{name}")
+        return [each.key for queue in ("parked", "skipped") for each in self._state.list(f"{queue}/{name}/")] + ([stopped.key] if stopped else [])
+
     def count(self, group: str) -> int:
         """All of a group's, those that are held among them."""
         return len(self._state.list(f"parked/{quote(group, safe='')}/"))

@@ -1,4 +1,4 @@
-"""export pause|resume|verify|parked: what operators do to an export, and whether it is what it should be."""
+"""export pause|resume|forget|verify|parked: what operators do to an export, and whether it is what it should be."""
 
 from __future__ import annotations
 
@@ -53,6 +53,31 @@ def resume(
         print_json({"resumed": name})
     else:
         console.print(f"{name} goes on; it was {ended}", highlight=False)
+
+
+@app.command()
+def forget(
+    name: NameArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the history.")],
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget an export that is not to run any more: what was settled when it began, its offsets, its parked cells.
+
+    Trims do not wait for it any longer, and its name is free for another view, format or topic. The topic and what is in it stay. Stop its exporters first;
+    take it out of the configuration first if its cluster is gone for good.
+    """
+    from bridge.export.forgetting import forget_export
+
+    by = operator(reason)
+    with opened(run_dir, config) as instance:
+        configured = next((export for export in instance.config.exports if export.name == name), None)
+        found = forget_export(instance.datastore, instance.coordinator, name, configured, by)
+    if as_json:
+        print_json({"forgotten": name, "units": found.units, "offsets": found.offsets, "parked": found.parked})
+    else:
+        console.print(f"{name} is forgotten: offsets of {found.offsets} shards, {found.parked} parked cells; its topic is as it was", highlight=False)
 
 
 @app.command()

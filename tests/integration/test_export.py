@@ -21,21 +21,24 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
 from bridge.export import taking_over
 from bridge.export.batches import Batch, BatchReader
+from bridge.export.forgetting import forget_export
 from bridge.export.kafka_errors import Verdict, error_of, verdict
 from bridge.export.limits import METADATA_S
 from bridge.export.records import OutRecord
+from bridge.export.settled import settled
 from bridge.export.tails import read_tails
 from bridge.export.unit_producer import UnitProducer
 from bridge.export.verify import ExportVerifier, verify_export
 from bridge.export.watching import Watching
 from bridge.export.worker import run_exporter
 from bridge.triggers.control import Control
-from bridge.triggers.history import Operator, operator
+from bridge.triggers.history import Operator, history, operator
 from bridge.triggers.lag import LagReader
 from bridge.triggers.parked import ParkedCells
+from bridge.trimming.needed import needs
 from bridge.trimming.trim import Trimming
 from store.datastore import Datastore
-from store.errors import ProtectData, StorageUnavailable
+from store.errors import NotFound, ProtectData, Refused, StorageUnavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_steps import (
     WAIT_S,
@@ -371,6 +374,53 @@ def test_a_paused_export_stands_still_with_the_reason_and_goes_on(kafka: Kafka, 
         wait_caught_up(store, coordinator, export)
         exporter.drain()
     assert check_equal(store, export) == 100
+
+
+def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export, coordinator, by = export_to(kafka, record_bytes_max=8_192, units=2), StoreCoordinator(store.state), Operator("ann@host", "another format")
+    put(store, 100)
+    put(store, 1, first=500, size=10_000)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, coordinator, export)
+        with pytest.raises(Refused, match="is at work"):
+            forget_export(store, coordinator, export.name, export, by)
+        exporter.drain()
+    paused = UnitProducer(export, 1, str(export.topic), threading.Event())
+    paused.fence()
+    watch_failpoint("export.half_forgotten", _die)
+    try:
+        with pytest.raises(Died):
+            forget_export(store, coordinator, export.name, export, by)
+    finally:
+        unwatch_failpoint("export.half_forgotten")
+    assert settled(store, export.name) is not None
+    found = forget_export(store, coordinator, export.name, export, by)
+    assert (found.units, found.parked) == (2, 1)
+    paused.begin([OutRecord(1, 10_000, b"key", b"value", [], 0)])
+    with pytest.raises(KafkaException) as refused:
+        paused.commit({})
+    assert verdict(error_of(refused.value)) is Verdict.FENCED
+    paused.give_up()
+    assert settled(store, export.name) is None
+    assert export.group not in (*LagReader(store, coordinator).exports(), *coordinator.groups(), *needs(store, coordinator).groups)
+    assert [deed.action for deed in history(store.state, export.group)] == ["forgotten"]
+    with pytest.raises(NotFound):
+        forget_export(store, coordinator, export.name, export, by)
+    other = export_to(kafka, name=export.name, topic=f"{export.name}-json", format="json", units=1)
+    second = Exporter(place, "b", SHARDS, [other])
+    with exporters(second):
+        wait_caught_up(store, coordinator, other)
+        second.drain()
+    assert check_equal(store, other) == 101
+
+
+class Died(BaseException):
+    """At a failpoint."""
+
+
+def _die() -> None:
+    raise Died
 
 
 def test_a_difference_is_found_while_the_export_goes_on(kafka: Kafka, place: Path, store: Datastore) -> None:

@@ -1,0 +1,123 @@
+"""Forgetting an export that is not to run any more: what was settled, its offsets, its parked cells, what its processes told. The topic stays as it is.
+
+While it is remembered it holds up trims, stands in every list, and its name cannot be given to another view, format or topic. Afterwards the name is free: an
+export of that name begins as if there had been none, and where its partitions hold cells of this log it goes on behind them.
+
+**Nobody works on it.** The one who forgets joins the group and has it held, so no exporter that starts meanwhile prepares itself by what is about to go; then
+it must be the only member. It claims every shard, so what an exporter that was paused for long still saves is refused; and where the configuration still has
+the export, its cluster bars the producers of all its units, so nothing that such a one still sends is ever committed.
+
+Crash points:
+
+    before the offsets are deleted      nothing was forgotten; the hold and the membership end with the session
+    between them and the commit         the offsets are gone, which are a mirror: the export goes on behind its partitions, or is forgotten the next time
+    after the commit                    all of it is forgotten
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from bridge.coordination.contract import Claim, Coordinator
+from bridge.export.declaration import Export
+from bridge.export.kafka_errors import error_of, words
+from bridge.export.settled import Settled, settled, settled_key
+from bridge.export.unit_producer import UnitProducer
+from bridge.triggers.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
+from bridge.triggers.history import Deed, Operator, entry
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.standing import LeaseKeeper, Standing
+from store.datastore import Datastore
+from store.errors import CellfeedError, NotFound, Refused, Unavailable
+from store.failpoints import declare, failpoint
+
+declare("export.before_forgotten", "export.half_forgotten")
+
+_LEASE_S: Final = 10.0
+"""How long a process that was killed while it forgets keeps exporters from starting."""
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """What there was of it. ``units`` is 0 where it had never begun."""
+
+    export: str
+    units: int
+    offsets: int
+    parked: int
+
+
+def forget_export(datastore: Datastore, coordinator: Coordinator, name: str, export: Export | None, operator: Operator) -> Forgotten:
+    """``export``: as configured, None where it is not any more. Raises NotFound where there is nothing of it, Refused, with nothing changed, while an exporter
+    has a part in it; Unavailable when its cluster, or the coordination, does not answer."""
+    group, state = EXPORTS + name, datastore.state
+    agreed, offsets = settled(datastore, name), coordinator.fetch_offsets(group)
+    parked = ParkedCells(state).entries_of(group)
+    if agreed is None and not offsets and not parked and not state.list(group_prefix(group)):
+        raise NotFound(f"there is nothing of an export {name!r} here that could be forgotten")
+    member = f"{OPERATOR}{operator.name} {os.getpid()}-{secrets.token_hex(4)}"
+    standing = Standing(coordinator, group, member, _LEASE_S)
+    keeper = LeaseKeeper([standing], _LEASE_S)
+    reset_key, claims = Control(state, group).reset_key, list[Claim]()
+    try:
+        _hold(datastore, coordinator, group, Hold(operator.name, operator.because, state.now_us(), member))
+        if others := [each for each in coordinator.members(group) if each != member]:
+            raise Refused(f"export {name!r} is at work ({', '.join(others)}): stop its exporters first")
+        claims += coordinator.claim(standing.session, datastore.name, range(datastore.shards)).values()
+        if len(claims) < datastore.shards:
+            raise Refused(f"export {name!r}: {datastore.shards - len(claims)} of its shards are not free yet; try again in a moment")
+        if export is not None and agreed is not None:
+            _bar(export, agreed)
+        failpoint("export.before_forgotten")
+        coordinator.delete_offsets(group, claims=claims)
+        failpoint("export.half_forgotten")
+        deed = Deed(group=group, action="forgotten", by=operator.name, because=operator.because, at_us=state.now_us())
+        gone = [*parked, *(each.key for each in state.list(group_prefix(group))), settled_key(name)]
+        state.commit({**dict.fromkeys(gone), **entry(deed)})
+        return Forgotten(name, 0 if agreed is None else agreed.units, len(offsets), len(parked))
+    finally:
+        # Whatever of this fails is settled when the session has run out.
+        with suppress(CellfeedError):
+            _let_go(datastore, reset_key, member)
+        with suppress(CellfeedError):
+            coordinator.release(claims)
+        with suppress(CellfeedError):
+            standing.leave()
+        keeper.close()
+        tell_workers(state, group)
+
+
+def _hold(datastore: Datastore, coordinator: Coordinator, group: str, hold: Hold) -> None:
+    state, key = datastore.state, Control(datastore.state, group).reset_key
+    found = state.get(key)
+    if found is not None and msgspec.json.decode(found.value, type=Hold).member in coordinator.members(group):
+        raise Refused(f"{group} is being forgotten by somebody else just now")
+    if state.commit({key: msgspec.json.encode(hold)}, expect={key: found.version if found else None}) is None:
+        raise Refused(f"{group} is being forgotten by somebody else just now")
+
+
+def _let_go(datastore: Datastore, key: str, member: str) -> None:
+    found = datastore.state.get(key)
+    if found is not None and msgspec.json.decode(found.value, type=Hold).member == member:
+        datastore.state.commit({key: None}, expect={key: found.version})
+
+
+def _bar(export: Export, agreed: Settled) -> None:
+    """Fences the producers of every unit."""
+    for unit in range(agreed.units):
+        producer = UnitProducer(export, unit, agreed.topic, threading.Event())
+        try:
+            producer.fence()
+        except KafkaException as error:
+            raise Unavailable(
+                f"the Kafka cluster at {export.bootstrap} could not bar the producers of export {export.name!r} ({words(error_of(error))}); "
+                "one that is gone for good is not asked once the export is out of the configuration"
+            ) from error
+        finally:
+            producer.give_up()

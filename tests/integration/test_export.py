@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
@@ -23,7 +24,7 @@ from bridge.export import taking_over
 from bridge.export.batches import Batch, BatchReader
 from bridge.export.forgetting import forget_export
 from bridge.export.kafka_errors import Verdict, error_of, verdict
-from bridge.export.limits import METADATA_S
+from bridge.export.limits import METADATA_S, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord
 from bridge.export.settled import settled
 from bridge.export.tails import read_tails
@@ -471,26 +472,33 @@ def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is
     assert check_equal(store, export) == 400
 
 
-def test_a_broker_that_is_killed_and_started_again_gets_what_came_meanwhile(tmp_path: Path, place: Path, store: Datastore) -> None:
+def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_and_goes_on_by_itself(tmp_path: Path, place: Path, store: Datastore) -> None:
     if reason := local_kafka.why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="cellfeed-kafka-"))
     kafka = Kafka(directory)
     try:
         kafka.start()
-        export = export_to(kafka)
+        # What is under way is given up after a second, as after the thirty that it comes with: the cluster is away for longer than anything waits.
+        export = export_to(kafka, client={"message.timeout.ms": 1_000})
         coordinator = StoreCoordinator(store.state)
         exporter = Exporter(place, "a", SHARDS, [export])
         with exporters(exporter):
             with writing(store):
                 wait_until(lambda: any(each.offset for each in coordinator.fetch_offsets(export.group).values()), "it exports", WAIT_S)
+                process = psutil.Process(exporter.process.pid)
+                before = process.memory_info().rss
                 kafka.kill()
-                wait_until(lambda: LagReader(store, coordinator).read(export.group).cells > 200, "cells come while the broker is away", WAIT_S)
-                kafka.start()
-                wait_kafka(kafka)
+                put(store, TRANSACTION_CELLS_MAX, first=100_000_000, size=1_000)
+            wait_until(lambda: exporter.said("Message timed out"), "what was under way is given up", WAIT_S)
+            reader = LagReader(store, coordinator)
+            wait_until(lambda: all("the Kafka cluster" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+            assert process.memory_info().rss - before < 32 << 20
+            kafka.start()
+            wait_kafka(kafka)
             wait_caught_up(store, coordinator, export)
             exporter.drain()
-        check_equal(store, export)
+        assert check_equal(store, export) > TRANSACTION_CELLS_MAX
     finally:
         kafka.kill()
         shutil.rmtree(directory)

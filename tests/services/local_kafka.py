@@ -35,12 +35,16 @@ def why_not(version: str = KAFKA_VERSION) -> str | None:
 
 @dataclass
 class Kafka:
-    """One broker. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``advertised``: a port in front of it (a proxy)."""
+    """One broker. ``start`` returns when it answers; ``kill`` is kill -9 and waits until the pid is gone. ``advertised``: a port in front of it (a proxy).
+
+    ``links``: more listeners, by a name in capitals, each with its own port and one in front of it: who enters by the one in front is sent there again.
+    """
 
     directory: Path
     ports: tuple[int, int] = field(default_factory=lambda: (lambda found: (found[0], found[1]))(free_ports(2)))
     advertised: int | None = None
     version: str = KAFKA_VERSION
+    links: dict[str, tuple[int, int]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,7 +60,7 @@ class Kafka:
         self.directory.mkdir(parents=True, exist_ok=True)
         server = KafkaServer("kafka", self.directory / "kafka", *self.ports, self._settings(), version=self.version)
         server.prepare()
-        if self.advertised is not None:
+        if self.advertised is not None or self.links:
             self._advertise(self.directory / "kafka" / "server.properties")
         log = self.directory / "kafka.log"
         self.process = launch(server, log)
@@ -95,7 +99,15 @@ class Kafka:
         return path
 
     def _advertise(self, path: Path) -> None:
-        path.write_text(path.read_text() + f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.advertised}\n")
+        own, controller = self.ports
+        listeners = [f"PLAINTEXT://127.0.0.1:{own}", f"CONTROLLER://127.0.0.1:{controller}"]
+        advertised = [f"PLAINTEXT://{self.bootstrap}"]
+        for name, (port, front) in self.links.items():
+            listeners.append(f"{name}://127.0.0.1:{port}")
+            advertised.append(f"{name}://127.0.0.1:{front}")
+        protocols = [f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *self.links)]
+        lines = {"listeners": listeners, "advertised.listeners": advertised, "listener.security.protocol.map": protocols}
+        path.write_text(path.read_text() + "".join(f"{name}={','.join(values)}\n" for name, values in lines.items()))
 
 
 @contextmanager

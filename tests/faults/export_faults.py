@@ -1,0 +1,242 @@
+"""What happens to an export in a fault run (``export_run.py``), and the proof that it happened.
+
+export-kill           kill -9 of an exporter, at a random moment or at a random failpoint; another one is started in its place
+export-zombie         SIGSTOP of an exporter until its session has run out and the other one has its shards, then SIGCONT
+export-network        an exporter's connections to the broker, or to ZooKeeper, are cut, stalled, silent one way, or cut after some bytes, through proxies
+export-broker         kill -9 of the broker, away for a while, started again with what it had
+export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had: exporting goes on meanwhile
+export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the client keeps a record, and far more comes than fits into
+                      one transaction: exporters wait in the memory that they had
+export-rolling        each exporter is ended in good order and started again, one after the other: no partition stands still for longer than 5 s
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bridge.coordination.contract import Coordinator
+from bridge.export.declaration import Export
+from bridge.export.kafka_clients import consumer_of
+from bridge.export.tails import read_tails
+from bridge.triggers.lag import LagReader
+from store.datastore import Datastore
+from tests.faults.invariants import Violations
+from tests.integration.export_steps import Exporter, ends, pause, put
+from tests.services.local_kafka import Kafka
+from tests.services.local_zookeeper import ZooKeeper
+from tests.services.tcp_proxy import Direction, TcpProxy
+
+if TYPE_CHECKING:
+    from tests.faults.export_run import Reader
+
+SHARDS = 8
+LIMIT_S = 120.0
+PAUSE_MAX_S = 5.0
+"""I21: for how long a rolling restart may hold up a partition."""
+
+MEMORY_MORE_MAX_BYTES = 64 << 20
+"""I22: what an exporter may need more while its cluster is away: the batch under way of each of its units, and the client's own buffers."""
+
+_FAILPOINTS = ("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.before_save", "export.after_fencing")
+SHORT_TIMEOUT_S = 2.0
+"""Of a record in the client, in a run in which the cluster goes away: what an hour is to the thirty seconds that it comes with, some seconds are to this."""
+
+TIMEOUTS = 3
+"""For so many times as long as that the cluster is away, at least."""
+
+_WAITS = "the Kafka cluster"
+
+
+@dataclass(frozen=True)
+class ExportScale:
+    """``faults`` of the kind, one after the other; ``away_s``: how long a server is; ``cells`` that are there before; ``cells_away``: that come while the whole
+    cluster is away, each of about a kilobyte."""
+
+    faults: int
+    away_s: float
+    cells: int
+    cells_away: int
+
+
+BRIEF = ExportScale(faults=1, away_s=2.0, cells=1_000, cells_away=20_000)
+FULL = ExportScale(faults=5, away_s=20.0, cells=20_000, cells_away=60_000)
+
+
+@dataclass(frozen=True)
+class Link:
+    """An exporter's ways to the servers."""
+
+    kafka: TcpProxy
+    zookeeper: TcpProxy
+
+
+@dataclass
+class Stage:
+    """What a fault may use. ``processes`` by name: what runs. ``links`` by the exporter's name, where there are proxies. ``violations`` that it has found."""
+
+    store: Datastore
+    export: Export
+    kafka: Kafka
+    zookeeper: ZooKeeper
+    coordinator: Coordinator
+    processes: dict[str, Exporter]
+    start: Callable[[str, str], Exporter]
+    chance: random.Random
+    scale: ExportScale
+    links: Mapping[str, Link]
+    reader: Reader
+    violations: Violations = field(default_factory=dict)
+
+    def owners(self) -> dict[int, str]:
+        return self.coordinator.owners(self.export.group, self.store.name)
+
+
+def _kill(stage: Stage) -> list[str]:
+    name = stage.chance.choice(sorted(stage.processes))
+    victim = stage.processes.pop(name)
+    if stage.chance.random() < 0.5:
+        victim.kill()
+        witnessed = f"{name} (pid {victim.process.pid}) was killed"
+    else:  # ended in good order; the one in its place is killed at a failpoint
+        victim.drain()
+        failpoint, number = stage.chance.choice(_FAILPOINTS), stage.chance.randint(1, 4)
+        doomed = stage.start(f"{name}x", f"{failpoint}=kill@{1 if failpoint.endswith('fencing') else number}")
+        doomed.wait_killed()
+        del stage.processes[doomed.name]
+        witnessed = f"{doomed.name} (pid {doomed.process.pid}) was killed at {failpoint}"
+    stage.start(f"{name}r", "")
+    return [witnessed]
+
+
+def _zombie(stage: Stage) -> list[str]:
+    name = stage.chance.choice(sorted(stage.processes))
+    zombie = stage.processes[name]
+    pause(zombie, stage.store)
+    until(lambda: name not in stage.owners().values(), f"the shards of {name} are taken over")
+    time.sleep(stage.chance.uniform(0, 1))
+    zombie.signal(signal.SIGCONT)
+    until(lambda: zombie.said("another exporter"), f"{name} has noticed")
+    return [f"{name} (pid {zombie.process.pid}) was paused until others had its shards"]
+
+
+def _broker(stage: Stage) -> list[str]:
+    pid = stage.kafka.pid
+    stage.kafka.kill()
+    time.sleep(stage.chance.uniform(0.5, 1) * stage.scale.away_s)
+    stage.kafka.start()
+    return [f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid})"]
+
+
+def _zookeeper(stage: Stage) -> list[str]:
+    stage.zookeeper.kill()
+    time.sleep(0.5 * stage.scale.away_s)
+    wanted = ends(stage.store)
+    until(lambda: has_come_to(stage.export, wanted), "exporting goes on without ZooKeeper")
+    time.sleep(0.5 * stage.scale.away_s)
+    stage.zookeeper.start()
+    return ["ZooKeeper was killed, cells were exported without it, and it was started again"]
+
+
+def _network(stage: Stage) -> list[str]:
+    name = stage.chance.choice(sorted(stage.links))
+    server = stage.chance.choice(("kafka", "zookeeper"))
+    proxy: TcpProxy = getattr(stage.links[name], server)
+    direction = stage.chance.choice(list(Direction))
+    how = stage.chance.choice(("cut", "stalled", "silent", "cut after some bytes"))
+    cuts, held = proxy.cuts, sum(proxy.held.values())
+    if how == "cut":
+        proxy.down()
+    elif how == "stalled":
+        proxy.stall()
+    elif how == "silent":
+        proxy.silence(direction)
+    else:
+        proxy.drop_after(stage.chance.randint(1, 20_000), direction)
+    until(lambda: proxy.cuts > cuts or sum(proxy.held.values()) > held, f"the fault is felt between {name} and {server}")
+    time.sleep(stage.chance.uniform(0.5, 1) * stage.scale.away_s)
+    proxy.clear()
+    felt = f"{proxy.cuts - cuts} connections were cut, {sum(proxy.held.values()) - held} bytes held"
+    return [f"{name} and {server} were {how}{f' {direction.value}' if how.startswith(('silent', 'cut after')) else ''}: {felt}"]
+
+
+def _cluster_away(stage: Stage) -> list[str]:
+    pid, exporters = stage.kafka.pid, list(stage.processes.values())
+    usage = [psutil.Process(each.process.pid) for each in exporters]
+    before = [each.memory_info().rss for each in usage]
+    most, lag = list(before), LagReader(stage.store, stage.coordinator)
+    stage.kafka.kill()
+    gone_s = time.monotonic()
+
+    def waited() -> bool:
+        most[:] = [max(peak, process.memory_info().rss) for peak, process in zip(most, usage, strict=True)]
+        away_s = time.monotonic() - gone_s
+        return away_s > max(stage.scale.away_s, TIMEOUTS * SHORT_TIMEOUT_S) and all(_WAITS in each.because for each in lag.read(stage.export.group).shards)
+
+    put(stage.store, stage.scale.cells_away, first=stage.chance.randint(10, 1_000_000) * 10_000_000, size=1_000)
+    until(waited, "every shard waits for the cluster")
+    away_s = time.monotonic() - gone_s
+    stage.kafka.start()
+    more = [peak - start for peak, start in zip(most, before, strict=True)]
+    if max(more) > MEMORY_MORE_MAX_BYTES:
+        stage.violations.setdefault("I22", []).append(f"an exporter needed {max(more) >> 20} MiB more while the cluster was away")
+    return [
+        f"the cluster (pid {pid}) was away for {away_s:.1f} s while {stage.scale.cells_away} cells came; every shard waited for it, "
+        f"and an exporter needed up to {max(more) / 2**20:.1f} MiB more"
+    ]
+
+
+def _rolling(stage: Stage) -> list[str]:
+    stage.reader.watch_pauses()
+    restarted = []
+    for name in sorted(stage.processes):
+        old = stage.processes.pop(name)
+        old.drain()
+        new = stage.start(f"{name}r", "")
+        restarted.append(f"{name} (pid {old.process.pid}) became {new.name} (pid {new.process.pid})")
+        until(lambda: set(stage.owners().values()) == set(stage.processes), "both exporters have their shares")
+    pause_s = stage.reader.longest_pause_s()
+    if pause_s > PAUSE_MAX_S:
+        stage.violations.setdefault("I21", []).append(f"a partition stood still for {pause_s:.1f} s in a rolling restart")
+    return [f"{'; '.join(restarted)}; the longest that a partition had nothing new: {pause_s:.2f} s"]
+
+
+FAULTS: dict[str, Callable[[Stage], list[str]]] = {
+    "export-kill": _kill,
+    "export-zombie": _zombie,
+    "export-network": _network,
+    "export-broker": _broker,
+    "export-zookeeper": _zookeeper,
+    "export-cluster-away": _cluster_away,
+    "export-rolling": _rolling,
+}
+EXPORT_KINDS = tuple(FAULTS)
+
+
+def has_come_to(export: Export, wanted: dict[int, int]) -> bool:
+    found = _exported(export)
+    return all(found.get(shard, 0) >= location for shard, location in wanted.items())
+
+
+def _exported(export: Export) -> dict[int, int]:
+    with closing(consumer_of(export)) as consumer:
+        try:
+            tails = read_tails(consumer, export.topic or "", range(SHARDS))
+        except Exception:  # the broker is away, or the topic not made yet
+            return {}
+    return {shard: 0 if each.tail.added_id is None else each.tail.added_id + 1 for shard, each in tails.items()}
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not done():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not within {LIMIT_S:.0f} s: {what}")
+        time.sleep(0.05)

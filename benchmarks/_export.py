@@ -41,7 +41,7 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
     MariaDB; an embedded datastore in ``directory`` without."""
     config = settings.get("config")
     datastore = open_datastore(load_config(Path(config)), Path(config).parent) if config else Datastore.open_embedded(Path(settings["directory"]))
-    begun_s, told = time.monotonic(), False
+    begun_s, begun_cpu_s, told = time.monotonic(), time.process_time(), False
     with datastore:
         connection.send("begins")
 
@@ -50,7 +50,7 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
             context = groups[0].context
             if context is not None and not told and context.records >= settings["cells"]:
                 told = True
-                connection.send((time.monotonic() - begun_s, time.process_time()))
+                connection.send((time.monotonic() - begun_s, time.process_time() - begun_cpu_s))
 
         run_exporter(
             [export_of(settings["bootstrap"])],

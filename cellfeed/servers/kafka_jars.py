@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +23,13 @@ OLDER_KAFKA_VERSION: Final = "3.9.2"
 """Of the major version before: exports are tested against both."""
 
 _FETCH_TIMEOUT_S: Final = 240
+_KAFKA_JARS: Final = ("org.apache.kafka:kafka_2.13:{version}", "org.apache.kafka:kafka-tools:{version}", "org.slf4j:slf4j-simple:1.7.36")
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>kafka-jars</artifactId><version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-  </dependencies>
+  <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>jars</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY: Final = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
 class JarsUnavailable(Exception):
@@ -38,39 +37,46 @@ class JarsUnavailable(Exception):
 
 
 def jars_directory(version: str = KAFKA_VERSION) -> Path:
-    """Where the jars are once they have been fetched."""
-    cache = Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed")
-    return cache / f"kafka-{version}"
+    """Where Kafka's jars are once they have been fetched."""
+    return _cache() / f"kafka-{version}"
 
 
 def kafka_class_path(version: str = KAFKA_VERSION) -> str:
     """The class path of Kafka's jars, fetched where they are not there yet. Raises JarsUnavailable with the reason."""
+    return class_path_of(f"kafka-{version}", [each.format(version=version) for each in _KAFKA_JARS])
+
+
+def class_path_of(name: str, jars: Sequence[str]) -> str:
+    """The class path of these jars (``group:artifact:version``) and what they need, in a folder of the cache. Raises JarsUnavailable with the reason."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise JarsUnavailable(f"there is no {program} on this machine; `make services` installs it on Debian")
-    target = jars_directory(version)
-    cache = target.parent
-    cache.mkdir(parents=True, exist_ok=True)
+    target = _cache() / name
+    target.parent.mkdir(parents=True, exist_ok=True)
     # Test processes that run side by side fetch it once.
-    with (cache / "kafka.lock").open("w") as lock:
+    with (target.parent / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            _fetch(version, target)
+            _fetch(jars, target)
     return f"{target}/*"
 
 
-def _fetch(version: str, target: Path) -> None:
+def _cache() -> Path:
+    return Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed")
+
+
+def _fetch(wanted: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         pom = Path(directory) / "pom.xml"
-        pom.write_text(_POM.format(version=version))
+        pom.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*each.split(":")) for each in wanted)))
         jars = Path(directory) / "jars"
         command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S)
         except subprocess.CalledProcessError as error:
-            raise JarsUnavailable(f"Maven could not fetch Kafka {version}: {(error.stdout or error.stderr).strip()[-300:]}") from error
+            raise JarsUnavailable(f"Maven could not fetch {wanted[0]}: {(error.stdout or error.stderr).strip()[-300:]}") from error
         except subprocess.TimeoutExpired as error:
-            raise JarsUnavailable(f"Maven did not fetch Kafka {version} within {_FETCH_TIMEOUT_S} s") from error
+            raise JarsUnavailable(f"Maven did not fetch {wanted[0]} within {_FETCH_TIMEOUT_S} s") from error
         jars.rename(target)
 
 

@@ -5,18 +5,24 @@ Its jars come from Maven Central, pinned, as the broker's do; without Java, Mave
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import time
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
 import psutil
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.servers.kafka_jars import class_path_of
@@ -68,12 +74,53 @@ class Debezium:
                 time.sleep(_LOOK_EVERY_S)
         return time.monotonic()
 
+    def wait_streaming(self, timeout_s: float) -> None:
+        """Until it follows the binary log: what is put from then on is copied. Raises RuntimeError when it ended, or not in time."""
+        ends_s = time.monotonic() + timeout_s
+        while "Starting streaming" not in (said := self.log.read_text(errors="replace")):
+            if time.monotonic() > ends_s or self.process.status() == psutil.STATUS_ZOMBIE:
+                raise RuntimeError(f"Debezium does not follow the binary log: {said[-2_000:]}")
+            time.sleep(_LOOK_EVERY_S)
+
     def cpu_seconds(self) -> float:
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
     def rss_bytes(self) -> int:
         return int(self.process.memory_info().rss)
+
+
+def topics_of(shards: int) -> list[str]:
+    """One for each shard's table."""
+    return [f"{_PREFIX}.trips_{shard:04d}.cell" for shard in range(shards)]
+
+
+def make_topics(bootstrap: str, shards: int) -> None:
+    """As Connect makes them, so that a reader may be there before it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until it has answered: its requests end with it
+    for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics_of(shards)]).values():
+        made.result(START_TIMEOUT_S)
+
+
+def consume_changes(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    """A process's body: reads change events; tells when it has the first, then when it received each, by the row key of the cell in it."""
+    consumer = Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "debezium-latency", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics_of(settings["shards"])])
+    received: dict[str, float] = {}
+    for taken in range(settings["records"]):
+        while (message := consumer.poll(0.5)) is None and not stop.is_set():
+            continue
+        now_s = time.monotonic()
+        if message is None:
+            return
+        if message.error():
+            raise KafkaException(message.error())
+        row_key = b64decode(json.loads(message.value() or b"")["after"]["row_key"])
+        received[str(UUID(bytes=row_key))] = now_s
+        if taken == 0:
+            connection.send("warmed up")
+    connection.send(received)
+    consumer.close()
 
 
 @contextmanager
@@ -115,7 +162,7 @@ def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: 
         command = [shutil.which("java") or "java", *_HEAP, "-cp", class_path, "org.apache.kafka.connect.cli.ConnectStandalone", *files]
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory, env={**os.environ, "LC_ALL": "C"})
         try:
-            yield Debezium(psutil.Process(process.pid), bootstrap, [f"{_PREFIX}.{database}.cell" for database in databases], log)
+            yield Debezium(psutil.Process(process.pid), bootstrap, topics_of(shards), log)
         finally:
             process.terminate()
             try:

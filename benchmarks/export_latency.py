@@ -1,7 +1,9 @@
-"""From a put's acknowledgement to a reader of committed records in Apache Kafka, through the exporter, at 500 puts a second.
+"""From a put's acknowledgement to a reader of committed records in Apache Kafka, through the exporter, at 500 puts a second; and beside it through Debezium on
+Kafka Connect, from the same MariaDB into the same broker, one after the other.
 
-As ``put-to-consumer``, with an exporter and a broker in the gateway's place: worker, exporter, consumer and the putting program are four processes over one
-embedded store. Measured by others on such a machine, from MariaDB: Debezium 3.3 as it comes 353 and 793 ms, tuned for latency 26 and 53 ms.
+As ``put-to-consumer``, with an exporter and a broker in the gateway's place: worker, exporter, consumer and the putting program are four processes, over one
+embedded store, then over MariaDB. Debezium is tuned for latency: it looks for changes every millisecond. Its readers need not wait for commits, for it has
+no transactions. Where its jars cannot be had there is nothing beside; measured by others on such a machine: 353 and 793 ms as it comes, 26 and 53 ms tuned.
 """
 
 from __future__ import annotations
@@ -9,19 +11,22 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import Figure, at_most
-from benchmarks._export import consume_committed, export, make_topic
+from benchmarks._debezium import consume_changes, debezium, make_topics
+from benchmarks._export import SHARDS, consume_committed, export, make_topic
 from benchmarks._kafka_broker import JarsUnavailable, kafka_broker
+from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process, Worker
-from benchmarks.put_http import taxi_cells
+from benchmarks.put_http import Put, taxi_cells
 from benchmarks.put_to_consumer import ARRIVAL_TIMEOUT_S, PUTS_PER_S, Passage, passage_figures, put_evenly
 from store.client import Client
 
-SECONDS = 24.0
-WARM_UP_S = 12.0
+SECONDS = 20.0
+WARM_UP_S = 10.0
 """A broker that has just been started takes several times as long for a transaction; figures of others are of warm ones."""
 
 RUNS = 3
@@ -29,31 +34,84 @@ P50 = at_most(15.0)
 P99 = at_most(40.0)
 
 
-def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
-    """Measures; see the module. Raises RuntimeError where no broker can be had."""
-    found = [_run(seconds) for _ in range(runs)]
-    yield from passage_figures("export-latency", [run for run, _ in found], warm_up_s, P50, P99)
-    yield Figure("export-latency memory", statistics.median(bytes_ / 2**20 for _, bytes_ in found), "MiB")
+MEMORY_PART = 0.25
+_TUNED = {"snapshot.mode": "no_data", "poll.interval.ms": "1"}
+_START_TIMEOUT_S = 120.0
+
+
+def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S, *, with_mariadb: bool = True) -> Iterator[Figure]:
+    """Measures; see the module. Raises RuntimeError where no broker, or no MariaDB, can be had."""
+    try:
+        found = [_run(seconds) for _ in range(runs)]
+        yield from passage_figures("export-latency", [run for run, _ in found], warm_up_s, P50, P99)
+        yield Figure("export-latency memory", statistics.median(bytes_ / 2**20 for _, bytes_ in found), "MiB")
+        if with_mariadb:
+            yield from _on_mariadb(seconds, warm_up_s)
+    except JarsUnavailable as reason:
+        raise RuntimeError(f"no Kafka: {reason}") from reason
 
 
 def _run(seconds: float) -> tuple[list[Passage], int]:
     cells = taxi_cells(int(PUTS_PER_S * seconds))
-    try:
-        with tempfile.TemporaryDirectory() as directory, kafka_broker(Path(directory)) as bootstrap:
-            make_topic(bootstrap)
-            with (
-                Worker(directory) as worker,
-                Process(export, bootstrap=bootstrap, directory=directory, cells=1) as exporter,
-                Process(consume_committed, bootstrap=bootstrap, records=len(cells) + 1) as consumer,
-                Client(worker.url, "trips") as client,
-            ):
-                client.put_cell(cells[0][0], "WARM_UP", 1, {})
-                exporter.told()
-                consumer.told()
-                time.sleep(1)
-                sent = put_evenly(client, cells)
-                received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
-                memory = exporter.rss_bytes()
-    except JarsUnavailable as reason:
-        raise RuntimeError(f"no Kafka: {reason}") from reason
-    return sorted(Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items()), memory
+    with tempfile.TemporaryDirectory() as directory, kafka_broker(Path(directory)) as bootstrap, Worker(directory) as worker:
+        make_topic(bootstrap)
+        return _through_exporter(worker.url, bootstrap, cells, {"directory": directory})
+
+
+def _on_mariadb(seconds: float, warm_up_s: float) -> Iterator[Figure]:
+    """The exporter, then Debezium, each with cells of its own."""
+    cells = taxi_cells(2 * int(PUTS_PER_S * seconds))
+    half = len(cells) // 2
+    name, beside = "export-latency mariadb", "Debezium, tuned"
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        instance = stack.enter_context(mariadb_instance())
+        bootstrap = stack.enter_context(kafka_broker(directory))
+        make_topic(bootstrap)
+        own, memory = _through_exporter(instance.url, bootstrap, cells[:half], {"config": str(instance.config)})
+        try:
+            peer, peer_memory = _through_debezium(instance.url, directory, bootstrap, instance.servers[0].port, cells[half:])
+        except JarsUnavailable:
+            yield from _latencies(name, own, warm_up_s)
+            yield Figure(f"{name} memory", memory / 2**20, "MiB")
+            return
+    for figure, other in zip(_latencies(name, own, warm_up_s), _latencies(name, peer, warm_up_s), strict=True):
+        yield Figure(figure.name, figure.figure, figure.unit, beside, other.figure, at_most(other.figure))
+    yield Figure(f"{name} memory", memory / 2**20, "MiB", "Connect with it", peer_memory / 2**20, at_most(MEMORY_PART * peer_memory / 2**20))
+
+
+def _latencies(name: str, run: Sequence[Passage], warm_up_s: float) -> list[Figure]:
+    return [figure for figure in passage_figures(name, [list(run)], warm_up_s, P50, P99) if figure.name in (f"{name} p50", f"{name} p99")]
+
+
+def _through_exporter(url: str, bootstrap: str, cells: Sequence[Put], settings: dict[str, str]) -> tuple[list[Passage], int]:
+    with (
+        Process(export, bootstrap=bootstrap, cells=1, **settings) as exporter,
+        Process(consume_committed, bootstrap=bootstrap, records=len(cells) + 1) as consumer,
+        Client(url, "trips") as client,
+    ):
+        client.put_cell(cells[0][0], "WARM_UP", 1, {})
+        exporter.told()
+        passages = _passages(client, cells, consumer)
+        return passages, exporter.rss_bytes()
+
+
+def _through_debezium(url: str, directory: Path, bootstrap: str, port: int, cells: Sequence[Put]) -> tuple[list[Passage], int]:
+    make_topics(bootstrap, SHARDS)
+    with (
+        debezium(directory, bootstrap, port, SHARDS, _TUNED) as running,
+        Process(consume_changes, bootstrap=bootstrap, shards=SHARDS, records=len(cells) + 1) as consumer,
+        Client(url, "trips") as client,
+    ):
+        running.wait_streaming(_START_TIMEOUT_S)
+        client.put_cell(cells[0][0], "WARM_UP", 1, {})
+        return _passages(client, cells, consumer), running.rss_bytes()
+
+
+def _passages(client: Client, cells: Sequence[Put], consumer: Process) -> list[Passage]:
+    """Of the cells, once a first one has come through."""
+    consumer.told()
+    time.sleep(1)
+    sent = put_evenly(client, list(cells))
+    received: dict[str, float] = consumer.told(ARRIVAL_TIMEOUT_S)
+    return sorted(Passage(started, acknowledged, received[key]) for key, (started, acknowledged) in sent.items())

@@ -45,7 +45,7 @@ SMALL = {
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
     "export-backfill": lambda: export_backfill.figures(embedded_cells=1_000, with_mariadb=False),
-    "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0),
+    "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, with_mariadb=False),
     "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
     "index-build": lambda: index_build.figures(count=500, runs=1, stores=["embedded"]),

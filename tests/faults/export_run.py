@@ -124,9 +124,9 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
                 before = sum(writer.cells for writer in writers)
                 result.witnessed += FAULTS[kind](stage)
                 healed_s, wanted = time.monotonic(), ends(store)
-                result.operations_inside += sum(writer.cells for writer in writers) - before
                 until(lambda wanted=wanted: has_come_to(export, wanted), "everything is exported that was put before")  # type: ignore[misc]
                 result.recovery_s.append(time.monotonic() - healed_s)
+                result.operations_inside += sum(writer.cells for writer in writers) - before  # others recover from a kill: it lasts until then
             for writer in writers:
                 writer.stop()
             wanted = ends(store)

@@ -111,6 +111,7 @@ def test_a_paused_export_tells_who_paused_it_and_why(run_dir: Path) -> None:
     assert "the broker is moved" in asked(run_dir, "export", "lag", "cards")[0]["waits_because"]
     asked(run_dir, "export", "resume", "cards")
     assert asked(run_dir, "export", "pause", "card", "--reason", "a slip", code=1)[0]["error"] == "not_found"
+    assert asked(run_dir, "export", "forget", "cards", "--reason", "too early", code=1)[0]["error"] == "refused", "its exporter is at work"
 
 
 def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(run_dir: Path, kafka: Kafka) -> None:

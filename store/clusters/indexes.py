@@ -1,4 +1,4 @@
-"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X4 of :mod:`store.engines.index_contract`.
+"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X5 of :mod:`store.engines.index_contract`.
 
 Writes go to the shard's master, under the leader epoch of the role that this process believes, and count when a minion has them, as puts do; so a promotion
 loses none that a location was saved behind. Reads of entries go on from a minion while the master is away.
@@ -14,7 +14,7 @@ from store.cells import StoredCell
 from store.clusters.cluster import Cluster
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
 from store.errors import StorageUnavailable
 
 _LOOKS: Final = 5
@@ -82,6 +82,15 @@ class ClusteredIndexes:
                 if found is not None:
                     return found
         raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
+
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        found: set[bytes] = set()
+        any_stale = False
+        for cluster, some in self._by_cluster(rows).items():
+            outdated, stale = cluster.read(lambda engine, some=some: engine.indexes.outdated(some, columns), read_from)  # type: ignore[misc]
+            found |= outdated.row_keys
+            any_stale |= stale
+        return Outdated(found, any_stale)
 
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER

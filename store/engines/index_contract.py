@@ -11,6 +11,7 @@ entry that is not live is a tombstone: it says that the row was seen to have lef
     X3  ``latest_before`` reads of a node that has the whole log below the location given, or raises StorageUnavailable: what a node lacks is never taken for
         what is not there.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come from a minion, and be behind.
+    X5  ``outdated`` names every row of which the node that it asks has other newest cells than those given.
 """
 
 from __future__ import annotations
@@ -76,6 +77,17 @@ class EntrySelect(NamedTuple):
     limit: int
 
 
+RowRefs = tuple[bytes, tuple[int | None, ...]]
+"""A row key, and for each of some columns the ref key of a cell, None for no cell."""
+
+
+class Outdated(NamedTuple):
+    """Rows whose newest cells are others than those given. ``stale``: a minion said so, it may know of too few."""
+
+    row_keys: set[bytes]
+    stale: bool = False
+
+
 class IndexStore(Protocol):
     """See the module's promises."""
 
@@ -107,6 +119,10 @@ class IndexStore(Protocol):
         """Of each row and column the cell with the highest ref key among those with an added_id below ``location``. X3."""
         ...
 
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        """Of rows (by shard) those whose cells with the highest ref keys in these columns are not the ones given. No body is read. X5."""
+        ...
+
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
     ) -> dict[bytes, list[LocatedCell]]:
@@ -134,6 +150,8 @@ class NodeIndexStore(Protocol):
     def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None: ...
 
     def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]: ...
+
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated: ...
 
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER

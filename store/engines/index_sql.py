@@ -1,11 +1,27 @@
-"""The statements over index tables that SQLite and MariaDB have in common. Values are numbers and X'..' literals made here; names are checked before."""
+"""The statements over index tables that SQLite and MariaDB have in common. Values are numbers and X'..' literals made here, or parameters where the engine
+keeps prepared statements; names are checked before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect, IndexTable
+
+InSql = Callable[[Encoded], str]
+"""How a value stands in a statement: :func:`literal`, or :meth:`Parameters.add`."""
+
+
+class Parameters:
+    """Values that a statement names by their numbers: its text is the same for other values, so the engine has it prepared."""
+
+    def __init__(self, *given: Encoded) -> None:
+        self.values: list[Encoded] = list(given)
+
+    def add(self, value: Encoded) -> str:
+        """What stands for the value."""
+        self.values.append(value)
+        return f"?{len(self.values)}"
 
 
 def literal(value: Encoded | None) -> str:
@@ -37,36 +53,37 @@ def entry_of(table: IndexTable, row: Sequence[Any]) -> Entry:
     return Entry(row[0], bool(int(row[1])), refs, values)
 
 
-def select_sql(table: IndexTable, source: str, wanted: EntrySelect) -> str:
+def select_sql(table: IndexTable, source: str, wanted: EntrySelect, in_sql: InSql) -> str:
     """One :class:`EntrySelect`. ``source``: the table, and what keeps it to the shard."""
-    conditions = [f"f0 = {literal(wanted.value)}", "live = 1", *map(_condition, wanted.conditions)]
+    conditions = [f"f0 = {in_sql(wanted.value)}", "live = 1", *(_condition(each, in_sql) for each in wanted.conditions)]
     if wanted.after is not None:
-        conditions.append(_after(wanted.order, wanted.descending, *wanted.after))
+        conditions.append(_after(wanted.order, wanted.descending, *wanted.after, in_sql))
     direction = " DESC" if wanted.descending else ""
     # The shard field is the same in all of them.
     order = f"f{wanted.order}{direction}, row_key{direction}" if wanted.order else f"row_key{direction}"
-    return f"SELECT {', '.join(columns_of(table))} FROM {source} {' AND '.join(conditions)} ORDER BY {order} LIMIT {wanted.limit}"
+    return f"SELECT {', '.join(columns_of(table))} FROM {source} {' AND '.join(conditions)} ORDER BY {order} LIMIT {in_sql(wanted.limit)}"
 
 
-def _condition(condition: Condition) -> str:
+def _condition(condition: Condition, in_sql: InSql) -> str:
     column = f"f{condition.field}"
     if condition.operator == "in":
-        return f"{column} IN ({', '.join(map(literal, condition.values))})"
+        return f"{column} IN ({', '.join(map(in_sql, condition.values))})"
     operator = "<>" if condition.operator == "!=" else condition.operator
-    return f"{column} {operator} {literal(condition.values[0])}"
+    return f"{column} {operator} {in_sql(condition.values[0])}"
 
 
-def _after(order: int | None, descending: bool, value: Encoded | None, row_key: bytes) -> str:
+def _after(order: int | None, descending: bool, value: Encoded | None, row_key: bytes, in_sql: InSql) -> str:
     """A missing field stands before all values, as both engines order it."""
     beyond = "<" if descending else ">"
-    key = f"row_key {beyond} {literal(row_key)}"
+    key = f"row_key {beyond} {in_sql(row_key)}"
     if not order:
         return key
     column = f"f{order}"
     if value is None:
         return f"({column} IS NULL AND {key})" if descending else f"(({column} IS NULL AND {key}) OR {column} IS NOT NULL)"
-    behind = f"{column} {beyond} {literal(value)} OR ({column} = {literal(value)} AND {key})"
-    return f"({behind} OR {column} IS NULL)" if descending else f"({column} >= {literal(value)} AND ({behind}))"
+    here = in_sql(value)
+    behind = f"{column} {beyond} {here} OR ({column} = {here} AND {key})"
+    return f"({behind} OR {column} IS NULL)" if descending else f"({column} >= {here} AND ({behind}))"
 
 
 def walk_condition(after: tuple[Encoded, bytes] | None) -> str:

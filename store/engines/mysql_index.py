@@ -1,4 +1,4 @@
-"""Index tables on a MySQL server: one in each shard's database. Promises X1–X4.
+"""Index tables on a MySQL server: one in each shard's database. Promises X1–X5.
 
 A write is one packet: BEGIN, a guard, the statements, COMMIT. The guard is a SELECT that fails, and ends the packet, unless the server holds the shards, takes
 writes, is under the leader epoch that the caller believes, and waits for a minion where it must: what a put asks in a round trip of its own. Nothing is
@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
 from store.engines.index_sql import columns_of, entry_of, exact_condition, literal, select_sql, values_of, walk_condition
 from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
@@ -147,7 +147,7 @@ class MySqlIndexes:
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
         if not wanted:
             return []
-        statements = [select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each) for each in wanted]
+        statements = [select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each, literal) for each in wanted]
         with self._server.connection() as connection:
             return [[entry_of(table, row) for row in rows] for rows in query_all(connection, statements)]
 
@@ -193,6 +193,21 @@ class MySqlIndexes:
             raise StorageUnavailable(f"{self._server}: the log of shard {shard} does not come to {location} there")
         return cells
 
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        selects = [
+            f"SELECT row_key, column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {_keys_of([row_key for row_key, _ in some], columns)} "
+            "GROUP BY row_key, column_name"
+            for shard, refs in rows.items()
+            for some in _pieces(refs)
+        ]
+        numbers = {column.encode(): number for number, column in enumerate(columns)}
+        newest: dict[bytes, list[int | None]] = {}
+        with self._server.connection() as connection:
+            for row_key, column, ref_key in query(connection, " UNION ALL ".join(selects)) if selects else ():
+                newest.setdefault(row_key, [None] * len(columns))[numbers[column]] = int(ref_key)
+        nothing = [None] * len(columns)
+        return Outdated({row_key for refs in rows.values() for row_key, given in refs if newest.get(row_key, nothing) != list(given)})
+
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
     ) -> dict[bytes, list[LocatedCell]]:
@@ -207,10 +222,9 @@ class MySqlIndexes:
     def _latest(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str] | None, condition: str) -> str:
         """Of each row and column the cell with the highest ref key."""
         cell_table = f"{self._database(shard)}.cell"
-        keys = ",".join(map(literal, row_keys))
-        named = "" if columns is None else f" AND column_name IN ({','.join(literal(column.encode()) for column in columns)})"
         highest = (
-            f"SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM {cell_table} WHERE row_key IN ({keys}){named}{condition} GROUP BY row_key, column_name"
+            f"SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM {cell_table} WHERE {_keys_of(row_keys, columns)}{condition} "
+            "GROUP BY row_key, column_name"
         )
         return f"SELECT {shard}, {_CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key, column_name, ref_key)"
 
@@ -224,6 +238,11 @@ def _merge_sql(table: IndexTable) -> str:
         registers = [*(["live"] if number == 0 else []), *(f"f{field}" for field in fields if field), ref]
         sets += [f"{name} = IF({newer}, VALUES({name}), {name})" for name in registers]
     return ", ".join(sets)
+
+
+def _keys_of(row_keys: Sequence[bytes], columns: Sequence[str] | None) -> str:
+    named = "" if columns is None else f" AND column_name IN ({','.join(literal(column.encode()) for column in columns)})"
+    return f"row_key IN ({','.join(map(literal, row_keys))}){named}"
 
 
 def _place(entry: Entry) -> Any:

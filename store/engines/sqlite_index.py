@@ -1,4 +1,4 @@
-"""Index tables of the embedded engine: a SQLite file of their own, so that entries never wait for the write lock of puts. Promises X1–X4.
+"""Index tables of the embedded engine: a SQLite file of their own, so that entries never wait for the write lock of puts. Promises X1–X5.
 
 One table for all shards, the shard being the first part of its key.
 """
@@ -6,14 +6,14 @@ One table for all shards, the shard being the first part of its key.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable
-from store.engines.index_sql import columns_of, entry_of, exact_condition, select_sql, values_of, walk_condition
+from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_sql import Parameters, columns_of, exact_condition, select_sql, values_of, walk_condition
 from store.engines.sqlite_files import SqliteFile
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX
@@ -71,19 +71,23 @@ class SqliteIndexes:
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
         with self._file.snapshot() if len(wanted) > 1 else self._file.read() as connection:
-            return [self._entries(connection, table, select_sql(table, f"{table.name} WHERE shard = {each.shard} AND", each)) for each in wanted]
+            return [self._select(connection, table, each) for each in wanted]
+
+    def _select(self, connection: sqlite3.Connection, table: IndexTable, wanted: EntrySelect) -> list[Entry]:
+        given = Parameters(wanted.shard)
+        return _entries(table, connection.execute(select_sql(table, f"{table.name} WHERE shard = ?1 AND", wanted, given.add), given.values).fetchall())
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         sql = f"SELECT {', '.join(columns_of(table))} FROM {table.name} WHERE shard = ? AND f0 = ? AND row_key = ?"
         with self._file.snapshot() as connection:
             rows = [connection.execute(sql, place).fetchone() for place in places]
-        return [None if row is None else entry_of(table, row) for row in rows]
+        return [None if row is None else _entries(table, [row])[0] for row in rows]
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         source = f"{table.name} WHERE shard = {int(shard)} AND {walk_condition(after)} ORDER BY f0, row_key LIMIT {int(limit)}"
         sql = f"SELECT {', '.join(columns_of(table))} FROM {source}"
         with self._file.read() as connection:
-            return self._entries(connection, table, sql)
+            return _entries(table, connection.execute(sql).fetchall())
 
     def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
         below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
@@ -103,6 +107,16 @@ class SqliteIndexes:
     def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
         return self.latest_before(shard, row_keys, columns, location)
 
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        given = [row for some in rows.values() for row in some]
+        found: set[bytes] = set()
+        with self._cells.read() as connection:
+            for start in range(0, len(given), _KEYS_MAX):
+                some = given[start : start + _KEYS_MAX]
+                values = [value for row_key, refs in some for value in (row_key, *refs)]
+                found.update(row_key for (row_key,) in connection.execute(_outdated_sql(len(some), len(columns)), (*values, *columns)))
+        return Outdated(found)
+
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
     ) -> dict[bytes, list[LocatedCell]]:
@@ -120,8 +134,22 @@ class SqliteIndexes:
     def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
         return self._file.write(entries * _ENTRY_BYTES)
 
-    def _entries(self, connection: sqlite3.Connection, table: IndexTable, sql: str) -> list[Entry]:
-        return [entry_of(table, row) for row in connection.execute(sql)]
+
+def _entries(table: IndexTable, rows: Iterable[Sequence[Any]]) -> list[Entry]:
+    behind_refs = 2 + len(table.columns)
+    return [Entry(row[0], row[1] == 1, row[2:behind_refs], row[behind_refs:]) for row in rows]
+
+
+def _outdated_sql(rows: int, columns: int) -> str:
+    """Of so many rows with their refs, given before the column names, those whose highest ref keys are others: a look at the end of a range of the unique index
+    for each, and an answer that is empty as a rule."""
+    each = f"({', '.join('?' * (1 + columns))})"
+    refs = [f"r{number}" for number in range(columns)]
+    newest = "(SELECT max(ref_key) FROM cell WHERE cell.row_key = given.row_key AND column_name = ?)"
+    return (
+        f"WITH given(row_key, {', '.join(refs)}) AS (VALUES {', '.join([each] * rows)}) SELECT row_key FROM given "
+        f"WHERE {' OR '.join(f'{newest} IS NOT {ref}' for ref in refs)}"
+    )
 
 
 def _current_sql(row_keys: int, columns: Sequence[str] | None) -> str:

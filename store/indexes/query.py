@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -19,11 +20,11 @@ from store.body_codec import is_erased
 from store.cells import Cell
 from store.datastore import Datastore, cell_from_stored, check_read_from
 from store.engines.contract import LocatedCell
-from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
+from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect, RowRefs
 from store.errors import InvalidRequest, StorageUnavailable
 from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
 from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
-from store.indexes.values import decode
+from store.indexes.values import decoder
 from store.indexes.version import IndexVersion, RowView
 from store.sharding import shards_of
 
@@ -133,6 +134,9 @@ class _Query:
         self._store = datastore.engine.indexes
         self._version = version
         self._request = request
+        fields = version.definition.fields
+        shard_value = cache(decoder(fields[0].type))  # the same in many rows
+        self._shown = [(position, fields[position].name, decoder(fields[position].type) if position else shard_value) for position in request.fields]
         self._stale = False
 
     def page(self) -> IndexPage:
@@ -180,28 +184,44 @@ class _Query:
 
     def _rows(self, entries: Sequence[Entry]) -> list[IndexRow]:
         request = self._request
-        if not entries or not (request.fresh or request.columns is None or request.columns):
-            return [self._row(entry, []) for entry in entries]
-        current = self._current(entries)
+        read = self._to_be_read(entries)
+        current = self._current(read) if read else {}
         rows = []
         for entry in entries:
-            cells = current.get(entry.row_key, [])
-            seen = self._as_it_is(cells, entry) if request.fresh else entry
-            if seen is None or seen.values[0] != entry.values[0] or not all(meets(seen, each) for each in request.conditions):
-                continue
-            rows.append(self._row(seen, cells))
+            cells = current.get(entry.row_key, ())
+            if request.fresh and entry.row_key in read:
+                seen = self._as_it_is(cells, entry)
+                if seen is None or seen.values[0] != entry.values[0] or not all(meets(seen, each) for each in request.conditions):
+                    continue
+                entry = seen
+            rows.append(self._row(entry, cells))
         return rows
 
-    def _current(self, entries: Sequence[Entry]) -> dict[bytes, list[LocatedCell]]:
+    def _to_be_read(self, entries: Sequence[Entry]) -> Collection[bytes]:
+        """Rows whose cells are needed: all of them where columns are asked for; else those that have other cells by now than their entries were made of."""
+        request = self._request
+        if not entries:
+            return ()
+        if request.columns != ():
+            return {entry.row_key: None for entry in entries}
+        if not request.fresh:
+            return ()
+        by_shard: dict[int, list[RowRefs]] = {}
+        for shard, entry in zip(shards_of([entry.row_key for entry in entries], self._datastore.shards), entries, strict=True):
+            by_shard.setdefault(shard, []).append((entry.row_key, entry.refs))
+        outdated = self._store.outdated(by_shard, self._version.definition.columns, request.read_from)
+        self._stale |= outdated.stale
+        return outdated.row_keys
+
+    def _current(self, row_keys: Collection[bytes]) -> dict[bytes, list[LocatedCell]]:
         request = self._request
         columns = None
         if request.columns is not None:
             columns = list(dict.fromkeys([*(self._version.definition.columns if request.fresh else ()), *request.columns]))
         by_shard: dict[int, list[bytes]] = {}
-        row_keys = list({entry.row_key: None for entry in entries})
-        for row_key, shard in zip(row_keys, shards_of(row_keys, self._datastore.shards), strict=True):
+        for row_key, shard in zip(row_keys, shards_of(list(row_keys), self._datastore.shards), strict=True):
             by_shard.setdefault(shard, []).append(row_key)
-        found = self._datastore.engine.indexes.current(by_shard, columns, request.read_from)
+        found = self._store.current(by_shard, columns, request.read_from)
         self._stale |= any(cell.stale for cells in found.values() for cell in cells)
         return {row_key: [each for each in cells if not is_erased(each.cell.body)] for row_key, cells in found.items()}
 
@@ -217,17 +237,16 @@ class _Query:
         return self._version.entry_of(next(iter(view.values()), RowView([], {})))
 
     def _row(self, entry: Entry, cells: Sequence[LocatedCell]) -> IndexRow:
-        definition, asked = self._version.definition, self._request.columns
-        fields = {}
-        for position in self._request.fields:
-            value = entry.values[position]
-            fields[definition.fields[position].name] = None if value is None else decode(definition.fields[position].type, value)
-        shown: dict[str, Cell] = {
+        asked = self._request.columns
+        fields = {name: None if (value := entry.values[position]) is None else shown(value) for position, name, shown in self._shown}
+        if not cells or asked == ():
+            return IndexRow(UUID(bytes=entry.row_key), fields)
+        found: dict[str, Cell] = {
             each.cell.column_name: cell_from_stored(each.shard, each.cell, stale=each.stale)
             for each in sorted(cells, key=lambda each: each.cell.column_name)
             if asked is None or each.cell.column_name in asked
         }
-        return IndexRow(UUID(bytes=entry.row_key), fields, shown)
+        return IndexRow(UUID(bytes=entry.row_key), fields, found)
 
 
 def replace_after(select: EntrySelect) -> EntrySelect:

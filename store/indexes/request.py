@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -52,17 +52,15 @@ class QueryOptions(TypedDict, total=False):
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRow:
+class IndexRow(msgspec.Struct, frozen=True):
     """A row found. ``fields``: those asked for, None where missing, see :mod:`store.indexes.values`. ``cells``: the latest of the columns asked for."""
 
     row_key: UUID
     fields: dict[str, JsonValue | None]
-    cells: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, Cell] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPage:
+class IndexPage(msgspec.Struct, frozen=True):
     """An answer. ``cursor`` goes on behind it; None at the end. ``stale``: cells came from a minion, a later one may be missing. ``version``: of the index."""
 
     rows: list[IndexRow]

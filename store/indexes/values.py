@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from store.cells import check_row_key, microseconds, moment
+from store.cells import check_row_key, microseconds
 from store.errors import InvalidRequest, InvalidRowKey
 from store.sharding import row_key_text
 
@@ -43,6 +43,7 @@ JsonValue = str | int | float | bool
 
 _INT_MIN: Final = -(1 << 63)
 _INT_MAX: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of UTC, without saying so: its text is made several times faster
 _DECIMAL_SCALE: Final = 18
 _DECIMAL_LIMIT: Final = 10**38
 _DECIMAL_OFFSET: Final = 1 << 127
@@ -152,25 +153,37 @@ def encoder(kind: str) -> Callable[[object], Encoded]:
     return _ENCODERS[kind]
 
 
+def _shown_float(value: int) -> float:
+    (as_float,) = struct.unpack(">d", struct.pack(">q", value if value >= 0 else value ^ _INT_MAX))
+    return float(as_float)
+
+
+def _shown_decimal(value: bytes) -> str:
+    number = int.from_bytes(value, "big") - _DECIMAL_OFFSET
+    digits = f"{abs(number):0{_DECIMAL_SCALE + 1}d}"
+    text = f"{digits[:-_DECIMAL_SCALE]}.{digits[-_DECIMAL_SCALE:]}".rstrip("0").rstrip(".")
+    return f"-{text}" if number < 0 else text
+
+
+_DECODERS: Final[dict[str, Callable[[Any], JsonValue]]] = {
+    "uuid": lambda value: row_key_text(value).decode(),
+    "datetime": lambda value: (_EPOCH + timedelta(microseconds=value)).isoformat() + "Z",
+    "string": bytes.decode,
+    "int": int,
+    "float": _shown_float,
+    "bool": bool,
+    "decimal": _shown_decimal,
+}
+
+
+def decoder(kind: str) -> Callable[[Encoded], JsonValue]:
+    """What puts a value of that type into the form of results."""
+    return _DECODERS[kind]
+
+
 def decode(kind: str, value: Encoded) -> JsonValue:
     """The value in the form of results."""
-    if isinstance(value, bytes):
-        if kind == "uuid":
-            return row_key_text(value).decode()
-        if kind == "string":
-            return value.decode()
-        number = int.from_bytes(value, "big") - _DECIMAL_OFFSET
-        digits = f"{abs(number):0{_DECIMAL_SCALE + 1}d}"
-        text = f"{digits[:-_DECIMAL_SCALE]}.{digits[-_DECIMAL_SCALE:]}".rstrip("0").rstrip(".")
-        return f"-{text}" if number < 0 else text
-    if kind == "datetime":
-        return moment(value).isoformat().replace("+00:00", "Z")
-    if kind == "bool":
-        return bool(value)
-    if kind == "float":
-        (as_float,) = struct.unpack(">d", struct.pack(">q", value if value >= 0 else value ^ _INT_MAX))
-        return float(as_float)
-    return value
+    return _DECODERS[kind](value)
 
 
 def shard_text(kind: str, value: Encoded) -> bytes:

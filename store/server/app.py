@@ -1,4 +1,4 @@
-"""The worker's ASGI application: put routes in front, everything else through Litestar, one form of error for all."""
+"""The worker's ASGI application: puts and queries of indexes in front, everything else through Litestar, one form of error for all."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from litestar.response import Response
 from prometheus_client.registry import Collector
 
 from store.datastore import Datastore
+from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
 from store.http_messages import UnknownRoute
 from store.server.asgi import App, PeerGone, Receive, Scope, Send, refuse_foreign_host
 from store.server.health import OPERATION_ROUTES
-from store.server.index_query import query_index
+from store.server.index_query import IndexQueryRoute
 from store.server.metrics import WorkerMetrics
 from store.server.openapi import openapi_config
 from store.server.puts import PutRoutes
-from store.server.read_pool import ReadPool
+from store.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
 from store.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse
 from store.server.responses import as_put_error, send_error
 
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""
 
-_PUT_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?)")
+_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
+"""Paths whose POST is answered before Litestar is asked."""
+
 _log: Final = logging.getLogger("cellfeed.worker")
 
 
@@ -47,14 +50,16 @@ class WorkerApp:
     def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
         self.closing = asyncio.Event()
         self.metrics = WorkerMetrics(datastore.engine, collectors)
-        self._reads = ReadPool()
+        self._reads = ReadPool(FILE_READ_THREADS if isinstance(datastore.engine, SqliteEngine) else READ_THREADS)
         self._in_flight = 0
         self._name = datastore.name
         puts = PutRoutes(datastore, self.metrics, self.closing)
         base = f"/v1/{datastore.name}"
         self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
+        self._index_paths = f"{base}/indexes/"
+        self._query: tuple[str, App] = "query_index", IndexQueryRoute(datastore, self._reads).query
         self._litestar = Litestar(
-            [*READ_ROUTES, query_index, *OPERATION_ROUTES],
+            [*READ_ROUTES, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),
             response_class=NegotiatedResponse,
             exception_handlers={CellfeedError: _answer_error, HTTPException: _answer_error, Exception: _answer_error},
@@ -73,9 +78,7 @@ class WorkerApp:
                 await self._litestar(scope, receive, send)  # type: ignore[arg-type]
             return
         status = 0
-        route, handler = "read", cast("App", self._litestar)
-        if put := self._puts.get(scope["path"]):
-            route, handler = put if scope["method"] == "POST" else ("read", handler)
+        route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or ("read", cast("App", self._litestar))
 
         async def counted_send(message: Any) -> None:
             nonlocal status
@@ -89,7 +92,7 @@ class WorkerApp:
                 raise Overloaded(f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try again shortly")
             refuse_foreign_host(scope)
             if route == "read":
-                self._refuse_misdirected_put(scope)
+                self._refuse_misdirected(scope)
             await handler(scope, receive, counted_send)
         except PeerGone:
             status = 499  # the number that nginx made usual for this; nobody is left to be sent one
@@ -104,14 +107,20 @@ class WorkerApp:
             self.metrics.in_flight.set(self._in_flight)
             self.metrics.answered(route, status)
 
-    def _refuse_misdirected_put(self, scope: Scope) -> None:
-        """What Litestar cannot know of paths that are answered before it: a put to another datastore, another method."""
-        path = _PUT_PATH.fullmatch(scope["path"])
+    def _bare(self, path: str) -> tuple[str, App] | None:
+        """The route of a POST that is answered without Litestar, and its name in the metrics."""
+        if (put := self._puts.get(path)) is not None:
+            return put
+        return self._query if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path) else None
+
+    def _refuse_misdirected(self, scope: Scope) -> None:
+        """What Litestar cannot know of paths that are answered before it: another datastore, another method."""
+        path = _BARE_PATH.fullmatch(scope["path"])
         if path is None:
             return
         if scope["method"] == "POST":
             raise UnknownDatastore(f"datastore {ascii(path[1])[:80]} is not served here; this worker serves {self._name!r}")
-        if path[2] == "cells":
+        if path[2] != "cell":
             raise MethodNotAllowed(f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is")
 
 

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document at ``/schema/openapi.json`` and a page at ``/schema`` that reads without any script or network.
 
-Litestar derives the read routes from their handlers. The put routes are bare ASGI (:mod:`store.server.puts`), and every request body is decoded by
-:mod:`store.server.requests`; both are described here from the same message types that the code reads and writes.
+Litestar derives the read routes from their handlers. Those of puts and of indexes are bare ASGI (:mod:`store.server.puts`, ``index_query``), and every request
+body is decoded by :mod:`store.server.requests`; both are described here from the same message types that the code reads and writes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from store.http_messages import (
     GetCellsMessage,
     GetLatestMessage,
     GetRowsMessage,
+    IndexPageMessage,
     IndexQueryMessage,
     PutMessage,
     PutResultMessage,
@@ -33,7 +34,6 @@ from store.http_messages import (
     ScanShardsMessage,
 )
 from store.server.health import HealthMessage
-from store.server.index_query import query_index
 from store.server.reads import READ_ROUTES
 
 _REF: Final = "#/components/schemas/{name}"
@@ -69,16 +69,17 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
     """What Litestar derived, with the put routes, request bodies and errors added; the argument is left as it is."""
     document: dict[str, Any] = json.loads(msgspec.json.encode(derived))
     kinds = [PutMessage, PutsMessage, PutResultMessage, PutResultsMessage, ErrorMessage, HealthMessage]
-    kinds += [GetCellsMessage, GetLatestMessage, GetRowsMessage, ScanShardsMessage, IndexQueryMessage]
+    kinds += [GetCellsMessage, GetLatestMessage, GetRowsMessage, ScanShardsMessage, IndexQueryMessage, IndexPageMessage]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     document["components"]["schemas"].update(schemas)
-    for route in (*READ_ROUTES, query_index):
+    for route in READ_ROUTES:
         if kind := route.opt.get("body"):
             for path in route.paths:
                 document["paths"][_plain(path)]["post"]["requestBody"] = _body(kind.__name__)
     paths = document["paths"]
     paths["/v1/{datastore}/cell"]["post"] = _put_one()
     paths["/v1/{datastore}/cells"] = {"post": _put_many()}
+    paths["/v1/{datastore}/indexes/{index}/query"] = {"post": _query_index()}
     for path, operations in paths.items():
         for operation in operations.values():
             _add_errors(path, operation)
@@ -166,6 +167,25 @@ def _put_many() -> dict[str, Any]:
     }
 
 
+def _query_index() -> dict[str, Any]:
+    return {
+        "tags": ["indexes"],
+        "summary": "Rows by the fields of their cells",
+        "description": "Rows in the order asked for, and the cursor to go on with. 503 while the index is being built, or has not come to wait_for in time.",
+        "operationId": "queryIndex",
+        "parameters": [_DATASTORE, _INDEX],
+        "requestBody": _body("IndexQueryMessage"),
+        "responses": {"200": {"description": "The rows found", "content": _content("IndexPageMessage", JSON, MSGPACK)}},
+    }
+
+
+_INDEX: Final = {
+    "name": "index",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "The index, as its definition's `table` names it.",
+}
 _DATASTORE: Final = {"name": "datastore", "in": "path", "required": True, "schema": {"type": "string"}, "description": "The datastore's name."}
 
 

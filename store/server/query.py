@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -23,15 +24,18 @@ _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([
 
 
 def strict_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A guard: every parameter is known to the route, stands once, and is UTF-8. Raises InvalidRequest."""
-    raw: bytes = connection.scope["query_string"]
+    """A guard: :func:`check_query_string` for the route's parameters."""
+    check_query_string(connection.scope["query_string"], handler.opt.get("query", ()))
+
+
+def check_query_string(raw: bytes, known: Sequence[str]) -> None:
+    """Every parameter is known to the route, stands once, and is UTF-8. Raises InvalidRequest."""
     if not raw:
         return
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=PARAMETERS_MAX)
     except ValueError as error:
         raise InvalidRequest(f"query string {ascii(raw.decode('latin-1'))[:80]}: {error}") from None
-    known: tuple[str, ...] = handler.opt.get("query", ())
     seen: set[str] = set()
     for name, value in pairs:
         if name not in known:

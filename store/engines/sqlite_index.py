@@ -135,7 +135,7 @@ class SqliteIndexes:
         return self._file.write(entries * _ENTRY_BYTES)
 
 
-def _entries(table: IndexTable, rows: Iterable[Sequence[Any]]) -> list[Entry]:
+def _entries(table: IndexTable, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     behind_refs = 2 + len(table.columns)
     return [Entry(row[0], row[1] == 1, row[2:behind_refs], row[behind_refs:]) for row in rows]
 

@@ -44,13 +44,21 @@ def values_of(entry: Entry) -> Iterator[Encoded | None]:
     yield from entry.values
 
 
-def entry_of(table: IndexTable, row: Sequence[Any]) -> Entry:
-    """The entry of a row as either driver gives it: integers as such or as text."""
+def selected_entries(table: IndexTable, wanted: EntrySelect, rows: Sequence[tuple[Any, ...]]) -> list[Entry]:
+    """The entries of a select's rows, integers being integers."""
+    behind_refs, value = 1 + len(table.columns), wanted.value
+    return [Entry(row[0], True, row[1:behind_refs], (value, *row[behind_refs:])) for row in rows]
+
+
+def entries_of(table: IndexTable, rows: Sequence[tuple[Any, ...]]) -> list[Entry]:
+    """The entries of rows of :func:`columns_of`, integers being integers."""
     behind_refs = 2 + len(table.columns)
-    refs = tuple(None if ref is None else int(ref) for ref in row[2:behind_refs])
-    pairs = zip(row[behind_refs:], table.widths, strict=True)
-    values = tuple(value if value is None or width is not None else int(value) for value, width in pairs)
-    return Entry(row[0], bool(int(row[1])), refs, values)
+    return [Entry(row[0], row[1] == 1, row[2:behind_refs], row[behind_refs:]) for row in rows]
+
+
+def _selected(table: IndexTable) -> list[str]:
+    """All but the shard value, which is known, and ``live``."""
+    return ["row_key", *(f"r{number}" for number in range(len(table.columns))), *(f"f{number}" for number in range(1, len(table.widths)))]
 
 
 def select_sql(table: IndexTable, source: str, wanted: EntrySelect, in_sql: InSql) -> str:
@@ -61,7 +69,7 @@ def select_sql(table: IndexTable, source: str, wanted: EntrySelect, in_sql: InSq
     direction = " DESC" if wanted.descending else ""
     # The shard field is the same in all of them.
     order = f"f{wanted.order}{direction}, row_key{direction}" if wanted.order else f"row_key{direction}"
-    return f"SELECT {', '.join(columns_of(table))} FROM {source} {' AND '.join(conditions)} ORDER BY {order} LIMIT {in_sql(wanted.limit)}"
+    return f"SELECT {', '.join(_selected(table))} FROM {source} {' AND '.join(conditions)} ORDER BY {order} LIMIT {in_sql(wanted.limit)}"
 
 
 def _condition(condition: Condition, in_sql: InSql) -> str:

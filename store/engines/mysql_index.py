@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
-from store.engines.index_sql import columns_of, entry_of, exact_condition, literal, select_sql, values_of, walk_condition
+from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
 from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_put import parts
@@ -37,6 +37,9 @@ _ATTEMPTS_MAX: Final = 5
 _PAUSE_S: Final = 0.01
 _FINDS_MAX: Final = 500
 """Places, or row keys, in one statement: keeps the optimiser on the key."""
+
+_DIGITS_MAX: Final = 100
+"""Rows compared in one statement: with all columns some hundred subqueries, which the server plans one by one."""
 
 _CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
 
@@ -149,7 +152,9 @@ class MySqlIndexes:
             return []
         statements = [select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each, literal) for each in wanted]
         with self._server.connection() as connection:
-            return [[entry_of(table, row) for row in rows] for rows in query_all(connection, statements)]
+            answers = query_all(connection, statements)
+        integers = [1 + number for number, width in enumerate([None] * len(table.columns) + list(table.widths[1:])) if width is None]
+        return [selected_entries(table, each, _with_integers(rows, integers)) for each, rows in zip(wanted, answers, strict=True)]
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         found: dict[tuple[int, Encoded, bytes], Entry] = {}
@@ -162,14 +167,14 @@ class MySqlIndexes:
                 for some in _pieces(wanted):
                     listed = ",".join(f"({literal(value)},{literal(row_key)})" for value, row_key in some)
                     for row in query(connection, f"SELECT {names} FROM {self._database(shard)}.{table.name} WHERE (f0, row_key) IN ({listed})"):
-                        entry = entry_of(table, row)
+                        [entry] = _entries(table, [row])
                         found[(shard, *entry.place)] = entry
         return [found.get(place) for place in places]
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         source = f"{self._database(shard)}.{table.name} WHERE {walk_condition(after)} ORDER BY f0, row_key LIMIT {limit}"
         with self._server.connection() as connection:
-            return [entry_of(table, row) for row in query(connection, f"SELECT {', '.join(columns_of(table))} FROM {source}")]
+            return _entries(table, query(connection, f"SELECT {', '.join(columns_of(table))} FROM {source}"))
 
     def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
         """None when this node does not have the shard's log that far."""
@@ -194,19 +199,20 @@ class MySqlIndexes:
         return cells
 
     def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        selects = [
-            f"SELECT row_key, column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {_keys_of([row_key for row_key, _ in some], columns)} "
-            "GROUP BY row_key, column_name"
-            for shard, refs in rows.items()
-            for some in _pieces(refs)
+        given = [(shard, row_key, refs) for shard, some in rows.items() for row_key, refs in some]
+        names = [literal(column.encode()) for column in columns]
+        # A digit for each row. MAX of one row and column is a look at the end of a range of the unique key, done before the statement runs.
+        digits = [
+            " AND ".join(
+                f"{literal(ref)} <=> (SELECT MAX(ref_key) FROM {self._database(shard)}.cell WHERE row_key = {literal(row_key)} AND column_name = {name})"
+                for name, ref in zip(names, refs, strict=True)
+            )
+            for shard, row_key, refs in given
         ]
-        numbers = {column.encode(): number for number, column in enumerate(columns)}
-        newest: dict[bytes, list[int | None]] = {}
+        statements = [f"SELECT CONCAT({','.join(some)})" for some in _pieces(digits, _DIGITS_MAX)]
         with self._server.connection() as connection:
-            for row_key, column, ref_key in query(connection, " UNION ALL ".join(selects)) if selects else ():
-                newest.setdefault(row_key, [None] * len(columns))[numbers[column]] = int(ref_key)
-        nothing = [None] * len(columns)
-        return Outdated({row_key for refs in rows.values() for row_key, given in refs if newest.get(row_key, nothing) != list(given)})
+            told = "".join(row[0] for answer in query_all(connection, statements) for row in answer) if statements else ""
+        return Outdated({row_key for (_, row_key, _), same in zip(given, told, strict=True) if same == "0"})
 
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
@@ -249,9 +255,26 @@ def _place(entry: Entry) -> Any:
     return entry.place
 
 
-def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), _FINDS_MAX):
-        yield items[start : start + _FINDS_MAX]
+def _pieces(items: Sequence[Any], size: int = _FINDS_MAX) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _entries(table: IndexTable, rows: Sequence[tuple[Any, ...]]) -> list[Entry]:
+    integers = [1 + number for number, width in enumerate([None] * (1 + len(table.columns)) + list(table.widths)) if width is None]
+    return entries_of(table, _with_integers(rows, integers))
+
+
+def _with_integers(rows: Sequence[tuple[Any, ...]], positions: Sequence[int]) -> list[tuple[Any, ...]]:
+    """Rows as the server sent them, in text, with integers at these positions."""
+    found = []
+    for row in rows:
+        values = list(row)
+        for position in positions:
+            if (value := values[position]) is not None:
+                values[position] = int(value)
+        found.append(tuple(values))
+    return found
 
 
 def _cell(row: Sequence[Any]) -> StoredCell:

@@ -6,14 +6,14 @@ One table for all shards, the shard being the first part of its key.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica
 from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
-from store.engines.index_sql import Parameters, columns_of, exact_condition, select_sql, values_of, walk_condition
+from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
 from store.engines.sqlite_files import SqliteFile
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX
@@ -75,19 +75,20 @@ class SqliteIndexes:
 
     def _select(self, connection: sqlite3.Connection, table: IndexTable, wanted: EntrySelect) -> list[Entry]:
         given = Parameters(wanted.shard)
-        return _entries(table, connection.execute(select_sql(table, f"{table.name} WHERE shard = ?1 AND", wanted, given.add), given.values).fetchall())
+        sql = select_sql(table, f"{table.name} WHERE shard = ?1 AND", wanted, given.add)
+        return selected_entries(table, wanted, connection.execute(sql, given.values).fetchall())
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         sql = f"SELECT {', '.join(columns_of(table))} FROM {table.name} WHERE shard = ? AND f0 = ? AND row_key = ?"
         with self._file.snapshot() as connection:
             rows = [connection.execute(sql, place).fetchone() for place in places]
-        return [None if row is None else _entries(table, [row])[0] for row in rows]
+        return [None if row is None else entries_of(table, [row])[0] for row in rows]
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         source = f"{table.name} WHERE shard = {int(shard)} AND {walk_condition(after)} ORDER BY f0, row_key LIMIT {int(limit)}"
         sql = f"SELECT {', '.join(columns_of(table))} FROM {source}"
         with self._file.read() as connection:
-            return _entries(table, connection.execute(sql).fetchall())
+            return entries_of(table, connection.execute(sql).fetchall())
 
     def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
         below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
@@ -133,11 +134,6 @@ class SqliteIndexes:
 
     def _write(self, entries: int) -> AbstractContextManager[sqlite3.Connection]:
         return self._file.write(entries * _ENTRY_BYTES)
-
-
-def _entries(table: IndexTable, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
-    behind_refs = 2 + len(table.columns)
-    return [Entry(row[0], row[1] == 1, row[2:behind_refs], row[behind_refs:]) for row in rows]
 
 
 def _outdated_sql(rows: int, columns: int) -> str:

@@ -25,7 +25,7 @@ from store.server.metrics import WorkerMetrics
 from store.server.openapi import openapi_config
 from store.server.puts import PutRoutes
 from store.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
-from store.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse
+from store.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse, plain_scope
 from store.server.responses import as_put_error, send_error
 
 REQUESTS_MAX: Final = 1_000
@@ -101,7 +101,7 @@ class WorkerApp:
                 _log.exception("a %s request failed", route)
             if status:
                 raise  # an answer has begun: only cutting the connection says that it is not whole
-            await send_error(counted_send, scope, as_put_error(problem))
+            await send_error(counted_send, scope, as_put_error(problem) if route in ("put_one", "put_many") else _as_error(problem, scope))
         finally:
             self._in_flight -= 1
             self.metrics.in_flight.set(self._in_flight)
@@ -127,21 +127,21 @@ class WorkerApp:
 def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:
     if isinstance(problem, PeerGone):
         raise problem
-    error = _as_error(problem, request)
+    error = _as_error(problem, plain_scope(request))
     if error.code == CellfeedError.code:
         _log.error("%s %s failed", request.method, request.scope["path"], exc_info=problem)
     return NegotiatedResponse(error, status_code=error.http_status)
 
 
-def _as_error(problem: Exception, request: Request[Any, Any, Any]) -> CellfeedError:
+def _as_error(problem: Exception, scope: Scope) -> CellfeedError:
     if isinstance(problem, CellfeedError):
         return problem
-    path = ascii(request.scope["path"])[:200]
+    path = ascii(scope["path"])[:200]
     if isinstance(problem, ValidationException):
         reasons = [f"{item.get('key')}: {item.get('message')}" for item in problem.extra or () if isinstance(item, dict)]
         return InvalidRequest(f"request {path}: {'; '.join(reasons) or problem.detail}")
     if isinstance(problem, MethodNotAllowedException):
-        return MethodNotAllowed(f"{request.method} is not a method of {path}")
+        return MethodNotAllowed(f"{scope['method']} is not a method of {path}")
     if isinstance(problem, NotFoundException):
         return UnknownRoute(f"there is no path {path}; /schema lists those that are")
     if isinstance(problem, HTTPException) and problem.status_code < 500:

@@ -14,7 +14,7 @@ from typing import Final
 
 from bridge.triggers.program import Trigger
 from store.cells import StoredCell
-from store.limits import SCAN_BYTES_MAX
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 
 CHUNK_CELLS: Final = 200
 """Cells read, and at most run, between two looks at whether the shard is still ours."""
@@ -40,6 +40,8 @@ class Parts:
         self._trigger = trigger
         self._scan = scan
         self._alone = alone
+        self.log_end = ADDED_ID_MAX
+        """Where the log ended when somebody looked: what has come since is found at the next look, so nothing is read there. Set by any thread."""
         self._waiting: _Waiting | None = None
 
     def may_have(self, watermark: int) -> bool:
@@ -52,6 +54,8 @@ class Parts:
         return self._cells(location) if self._trigger.batch is None else self._batches(location, self._trigger.batch)
 
     def _cells(self, location: int) -> Iterator[Part]:
+        if location >= self.log_end:
+            return
         takes = self._trigger.takes
         for cell in self._scan(location, CHUNK_CELLS):
             yield ([cell] if takes(cell) else [], cell.added_id + 1)
@@ -62,7 +66,7 @@ class Parts:
         cells: list[StoredCell] = []
         body_bytes = given = 0
         while given < CHUNK_CELLS:
-            read = self._scan(location, max(full, CHUNK_CELLS))
+            read = self._scan(location, max(full, CHUNK_CELLS)) if location < self.log_end else []
             if not read:
                 yield from self._last(cells, location, full, waited)
                 return

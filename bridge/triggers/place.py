@@ -19,8 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from bridge.coordination.contract import Claim, CommittedOffset
 from bridge.triggers.foothold import Foothold
+from bridge.triggers.gathered_saves import OffsetCommits
 from bridge.triggers.standing import Standing
 from store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
@@ -55,10 +56,10 @@ class Place:
     """See the module. Used by one thread at a time. ``saved``: the offset as read under the claim. ``foothold`` is for coordination elsewhere."""
 
     def __init__(
-        self, group: str, coordinator: Coordinator, claim: Claim, standing: Standing, epoch: int, saved: int, foothold: Foothold | None, progress: Progress
+        self, group: str, offsets: OffsetCommits, claim: Claim, standing: Standing, epoch: int, saved: int, foothold: Foothold | None, progress: Progress
     ) -> None:
         self._group = group
-        self._coordinator = coordinator
+        self._offsets = offsets
         self._claim = claim
         self._standing = standing
         self._epoch = epoch
@@ -90,7 +91,7 @@ class Place:
         # Saving asks as well, and leaves whoever may be about to take over nothing to run again.
         moved = {self._key: CommittedOffset(location)} if location != self._saved else {}
         try:
-            self._coordinator.commit_offsets(self._group, moved, claims=[self._claim])
+            self._offsets.commit_offsets(self._group, moved, claims=[self._claim])
         except StaleWriter:
             self._keep_unless_overtaken()
             raise
@@ -127,7 +128,7 @@ class Place:
         """Saves an offset and entries of the state table, both or neither."""
         self._failed = True
         try:
-            self._coordinator.commit_offsets(self._group, {self._key: CommittedOffset(location)}, claims=[self._claim], entries=entries)
+            self._offsets.commit_offsets(self._group, {self._key: CommittedOffset(location)}, claims=[self._claim], entries=entries)
         except StaleWriter:
             if not entries:
                 self._keep_unless_overtaken()

@@ -22,10 +22,11 @@ import time
 from typing import Final
 from uuid import UUID
 
-from bridge.coordination.contract import Claim, Coordinator
+from bridge.coordination.contract import Claim
 from bridge.triggers.attempts import Attempts, Failed, Stopped
 from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import Foothold
+from bridge.triggers.gathered_saves import OffsetCommits
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from bridge.triggers.parked_retry import ParkedRetry
 from bridge.triggers.parts import CHUNK_CELLS, Parts
@@ -59,7 +60,7 @@ class ShardRun:
         self,
         trigger: Trigger,
         store: Datastore,
-        coordinator: Coordinator,
+        offsets: OffsetCommits,
         parked: ParkedCells,
         claim: Claim,
         standing: Standing,
@@ -82,7 +83,7 @@ class ShardRun:
         """Set to have the run end after the cell that is under way."""
         self.progress = Progress()
         shard = claim.partition
-        self._place = Place(trigger.group, coordinator, claim, standing, epoch, saved, foothold, self.progress)
+        self._place = Place(trigger.group, offsets, claim, standing, epoch, saved, foothold, self.progress)
         self._tries = tries or GroupTries(store.state, trigger.group, claim.topic).of_shards([shard])[shard]
         self._attempts = Attempts(trigger, store, shard, self._tries, self._place, self.progress, self.stop, deadlines or Deadlines())
         self._retry = ParkedRetry(trigger, store, parked, (claim.topic, shard), self._tries, self._attempts, self.stop)
@@ -100,7 +101,9 @@ class ShardRun:
         return self._attempts.overdue
 
     def has_work(self, watermark: int) -> bool:
-        """Whether there are cells to run, or an offset that could not be saved and is due to be tried again."""
+        """Whether there are cells to run, or an offset that could not be saved and is due to be tried again. A thread that is at work hears how far the log
+        goes."""
+        self._parts.log_end = watermark
         return (self.progress.location < watermark and self._parts.may_have(watermark)) or self._place.is_due(lazily=self._trigger.saves_lazily)
 
     def run_chunk(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Final
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import Footholds, uses_footholds
+from bridge.triggers.gathered_saves import GatheredSaves, OffsetCommits
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import ShardRun
@@ -47,6 +48,7 @@ class Taking:
         self._trigger = trigger
         self._datastore = datastore
         self._coordinator = coordinator
+        self._saves: OffsetCommits = GatheredSaves(coordinator, trigger.group) if trigger.saves_lazily else coordinator
         self._parked = parked
         self._standing = standing
         self._deadlines = deadlines or Deadlines()
@@ -77,7 +79,7 @@ class Taking:
             runs[shard] = ShardRun(
                 self._trigger,
                 self._datastore,
-                self._coordinator,
+                self._saves,
                 self._parked,
                 claim,
                 self._standing,

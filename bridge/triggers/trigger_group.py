@@ -152,9 +152,10 @@ class TriggerGroup:
             self._give_back()
         if self._stopped_because is None:
             for shard, run in self._runs.items():
+                has_work = run.has_work(heads[shard])
                 if shard in self._working or run.stop.is_set():
                     continue
-                if run.has_work(heads[shard]) or shard in self._retry_due:
+                if has_work or shard in self._retry_due:
                     self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
         return bool(self._working)
 

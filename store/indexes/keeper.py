@@ -13,13 +13,18 @@ Where the log tells that a row was erased, its entries are taken out by what was
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import StateTable
-from store.engines.index_contract import IndexStore
+from store.engines.index_contract import Entry, IndexStore
 from store.failpoints import declare, failpoint
+from store.gathered import Gathered
 from store.indexes.erased import remove_noted
-from store.indexes.version import IndexVersion, UnfitValue
+from store.indexes.version import IndexVersion, Places, UnfitValue
+
+_GATHERED_BELOW: Final = 500
+"""Entries from which on they are a transaction by themselves: what a commit costs weighs little there, and nobody else is to wait for them."""
 
 declare("index.before_entries", "index.before_tombstones", "index.after_tombstones")
 
@@ -31,6 +36,7 @@ class IndexKeeper:
         self._version = version
         self._store = store
         self._state = state
+        self._writes: Gathered[Places] = Gathered(self._write)
         self._on_unfit = on_unfit
 
     def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
@@ -46,12 +52,28 @@ class IndexKeeper:
             tombstones += version.left_places(view, entry)
         failpoint("index.before_entries")
         if entries:
-            self._store.apply(version.table, version.by_shard(entries))
+            self._merge(entries)
         if tombstones:
             failpoint("index.before_tombstones")
-            self._store.apply(version.table, version.by_shard(tombstones))
+            self._merge(tombstones)
             failpoint("index.after_tombstones")
         if erased := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
             remove_noted(self._version, self._store, self._state, erased)
         if unfit:
             self._on_unfit(unfit)
+
+    def _merge(self, entries: Sequence[Entry]) -> None:
+        """A few entries, as new cells make them, go with those of other shards that are written at the same time: a commit costs the same whatever it carries,
+        and merging minds no order (X1)."""
+        by_shard = self._version.by_shard(entries)
+        if len(entries) < _GATHERED_BELOW:
+            self._writes.call(by_shard)
+        else:
+            self._write([by_shard])
+
+    def _write(self, calls: Sequence[Places]) -> None:
+        entries: Places = {}
+        for each in calls:
+            for shard, some in each.items():
+                entries.setdefault(shard, []).extend(some)
+        self._store.apply(self._version.table, entries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, Final
 
 from store.cells import StoredCell
@@ -24,8 +25,12 @@ _ADDED_ID_BITS: Final = 47
 _ENTRY_BYTES: Final = 400
 """What an entry takes, about, with its SQL indexes."""
 
-_KEYS_MAX: Final = 500
-"""Row keys in one statement: far below SQLite's limit of parameters, 32,766."""
+_ROWS_TOGETHER: Final = 500
+"""Entries that one statement merges, or rows that one compares: each gives up the interpreter's lock and takes it back, where it holds the file's write lock as
+well. An entry has at most 27 values."""
+
+_KEYS_MAX: Final = 5000
+"""Row keys in one statement: below SQLite's limit of parameters, 32,766. The more of them, the more lie beside each other."""
 
 _CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
 
@@ -57,9 +62,11 @@ class SqliteIndexes:
     def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: object = None) -> None:
         # In the order of the table, so that neighbours are written together.
         rows = [(shard, *values_of(entry)) for shard, each in sorted(entries.items()) for entry in sorted(each, key=_place)]
-        sql = _merge_sql(table)
+        whole = len(rows) - len(rows) % _ROWS_TOGETHER
         with self._write(len(rows)) as connection:
-            connection.executemany(sql, rows)
+            for start in range(0, whole, _ROWS_TOGETHER):
+                connection.execute(_merge_sql(table, _ROWS_TOGETHER), list(chain.from_iterable(rows[start : start + _ROWS_TOGETHER])))
+            connection.executemany(_merge_sql(table, 1), rows[whole:])
             failpoint("sqlite.index.before_commit")
         failpoint("sqlite.index.after_commit")
 
@@ -112,8 +119,8 @@ class SqliteIndexes:
         given = [row for some in rows.values() for row in some]
         found: set[bytes] = set()
         with self._cells.read() as connection:
-            for start in range(0, len(given), _KEYS_MAX):
-                some = given[start : start + _KEYS_MAX]
+            for start in range(0, len(given), _ROWS_TOGETHER):
+                some = given[start : start + _ROWS_TOGETHER]
                 values = [value for row_key, refs in some for value in (row_key, *refs)]
                 found.update(row_key for (row_key,) in connection.execute(_outdated_sql(len(some), len(columns)), (*values, *columns)))
         return Outdated(found)
@@ -162,7 +169,7 @@ def _place(entry: Entry) -> Any:
     return entry.place
 
 
-def _merge_sql(table: IndexTable) -> str:
+def _merge_sql(table: IndexTable, rows: int) -> str:
     """All right-hand sides see the row as it was."""
     sets = []
     for number, fields in enumerate(table.columns):
@@ -171,5 +178,5 @@ def _merge_sql(table: IndexTable) -> str:
         registers = [ref, *(["live"] if number == 0 else []), *(f"f{field}" for field in fields if field)]
         sets += [f"{name} = CASE WHEN {newer} THEN excluded.{name} ELSE {name} END" for name in registers]
     names = ["shard", *columns_of(table)]
-    values = ", ".join("?" * len(names))
-    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values}) ON CONFLICT (shard, f0, row_key) DO UPDATE SET {', '.join(sets)}"
+    values = ", ".join([f"({', '.join('?' * len(names))})"] * rows)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {values} ON CONFLICT (shard, f0, row_key) DO UPDATE SET {', '.join(sets)}"

@@ -9,7 +9,8 @@ row with a cell in the logs up to their ends is looked for where it should be. *
 
 Rows change meanwhile, and the index follows a moment later. So what looks wrong is only suspected; each suspect is looked at again when the index has come past
 the end that the log had, and is a difference if the row has no newer cell and it is still wrong. **Repair** removes exactly the entry that was found wrong
-(another one that has taken its place meanwhile stays) and merges what should be there. Killed in between, the entry is missing, and the next repair finds that.
+(another one that has taken its place meanwhile stays), leaves a tombstone where the row has been before, so that nobody who is late writes it there again, and
+merges what should be there. Killed in between, the entry is missing, and the next repair finds that.
 """
 
 from __future__ import annotations
@@ -219,8 +220,19 @@ class IndexCheck:
         if difference.found is not None:
             self._store.remove(self._version.table, {difference.shard: [difference.found]})
             failpoint("index.repair.between")
+            if difference.kind == "stale" and (tombstone := self._tombstone(difference.row_key, difference.found, difference.wanted)) is not None:
+                self._store.apply(self._version.table, {difference.shard: [tombstone]})
         if difference.wanted is not None:
             self._store.apply(self._version.table, self._version.by_shard([difference.wanted]))
+
+    def _tombstone(self, row_key: bytes, found: Entry, wanted: Entry | None) -> Entry | None:
+        """For a place that the row has left, as of its latest cell of the first column. None where it is the row's place, or no such cell is there any more."""
+        if wanted is not None and wanted.place == found.place:
+            return None
+        shard = shard_of(row_key, self._datastore.shards)
+        end = self._datastore.engine.heads([shard])[shard].watermark
+        cells = self._store.latest_before(shard, [row_key], self._version.definition.columns[:1], end)
+        return self._version.tombstone(row_key, found.place[0], cells[0].ref_key) if cells else None
 
 
 def _places(entries: Iterable[Entry | None]) -> list[tuple[Encoded, bytes]]:

@@ -125,9 +125,12 @@ class IndexVersion:
                 records.append(cell)
         here = entry.values[0] if entry is not None else None
         places = {value for cell in records[:-1] if (value := self.values_of(0, cell)[0]) is not None and value != here}
-        refs = (highest.ref_key, *[None] * (len(self._readers) - 1))
-        nothing = (None,) * (len(self.definition.fields) - 1)
-        return [Entry(highest.row_key, False, refs, (value, *nothing)) for value in places]
+        return [self.tombstone(highest.row_key, value, highest.ref_key) for value in places]
+
+    def tombstone(self, row_key: bytes, value: Encoded, ref_key: int) -> Entry:
+        """What says that the row is not at this place as of that ref key of its first column."""
+        refs = (ref_key, *[None] * (len(self._readers) - 1))
+        return Entry(row_key, False, refs, (value, *[None] * (len(self.definition.fields) - 1)))
 
     def views(self, cells: Iterable[StoredCell]) -> dict[bytes, RowView]:
         """Per row key, of cells in the order of the log (and before them, in any order, those that come from before)."""

@@ -300,6 +300,29 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
         assert list(IndexCheck(datastore, version, index_positions(coordinator, "trips")).run()) == []
 
 
+def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: Datastore) -> None:
+    with index_worker(datastore) as coordinator:
+        version = made_index(datastore, SMALL)
+        put_trip(datastore, 1, 1, "ann")
+        caught_up(datastore, version)
+        store, place = datastore.engine.indexes, (version.shard_of_value(b"ann"), b"ann", UUID(int=1).bytes)
+        [late] = store.find(version.table, [place])
+        assert late is not None
+        put_trip(datastore, 1, 2, "bob")
+        caught_up(datastore, version)
+        [tombstone] = store.find(version.table, [place])
+        assert tombstone is not None
+        store.remove(version.table, version.by_shard([tombstone]))
+        store.apply(version.table, version.by_shard([late]))
+        check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+        [difference] = check.run()
+        assert difference.kind == "stale"
+        check.repair(difference)
+        assert store.find(version.table, [place]) == [tombstone]
+        store.apply(version.table, version.by_shard([late]))
+        assert list(IndexCheck(datastore, version, index_positions(coordinator, "trips")).run()) == []
+
+
 def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
     """Damage of each kind, and what it must be told as."""
     store = datastore.engine.indexes

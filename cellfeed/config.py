@@ -16,9 +16,11 @@ import yaml
 from msgspec import Meta, Struct
 
 from bridge.coordination.open import IN_STORE, check_coordination
+from bridge.events.compression import CompressionName
 from bridge.events.named_formats import FormatName
 from bridge.export.declaration import Export
 from bridge.gateway.declared_topics import VirtualTopic, check_topics
+from bridge.gateway.limits import BLOCKS_BYTES_MAX
 from bridge.gateway.listeners import Listener, check_listener
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
@@ -136,11 +138,21 @@ class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
         return Listener(self.name, self.bind, self.port, (host, int(port)) if host else None, self.security, *files, tuple(self.mechanisms))
 
 
+class KeptBlocksConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """What a gateway may take for encoded blocks of the log, bytes: ``memory_bytes``, and ``disk_bytes`` in files below ``directory`` (a relative one lies in
+    the run directory); 0: no files."""
+
+    memory_bytes: Annotated[int, Meta(ge=1 << 20)] = BLOCKS_BYTES_MAX
+    directory: str = "blocks"
+    disk_bytes: Annotated[int, Meta(ge=0)] = 0
+
+
 class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on any hosts, each with a name of its own. ``formats``: topic
-    (or ``*``) to ``avro``, ``json`` or ``cloudevents``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how
-    long a gateway may give no sign of life before others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``,
-    ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
+    (or ``*``) to ``avro``, ``json`` or ``cloudevents``; ``compression``: likewise to ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
+    ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``. ``session_timeout_s``: how long a gateway may give no sign of life before
+    others coordinate its groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port`` and ``advertised_*`` make; the
+    schema registry is on ``host``."""
 
     name: ProcessName = "gateway"
     host: str = "127.0.0.1"
@@ -150,6 +162,8 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     listeners: list[GatewayListenerConfig] = []
     formats: dict[str, FormatName] = {}
+    compression: dict[str, CompressionName] = {}
+    blocks: KeptBlocksConfig = KeptBlocksConfig()
     group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     session_timeout_s: Annotated[float, Meta(ge=0.5, le=60)] = 4.0
 
@@ -252,8 +266,9 @@ def check_config(config: Config) -> Config:
 
 def _check_topics(config: Config) -> None:
     formats = {topic for gateway in config.gateways for topic in gateway.formats}
+    compressions = {topic for gateway in config.gateways for topic in gateway.compression}
     try:
-        check_topics(config.datastore.name, config.datastore.topics, formats)
+        check_topics(config.datastore.name, config.datastore.topics, formats, compressions)
     except InvalidRequest as error:
         raise InvalidRequest(f"config: datastore.topics: {error}") from None
 

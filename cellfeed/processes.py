@@ -124,6 +124,10 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
         advertised_port=gateway.advertised_port,
         formats=gateway.formats,
         topics=tuple(config.datastore.topics),
+        compressions=gateway.compression,
+        blocks_bytes_max=gateway.blocks.memory_bytes,
+        blocks_directory=directory.inside(gateway.blocks.directory),
+        block_files_bytes_max=gateway.blocks.disk_bytes,
         group_initial_delay_s=gateway.group_initial_delay_s,
         session_timeout_s=gateway.session_timeout_s,
     )

@@ -3,7 +3,8 @@
 A batch covers a range of offsets. Offsets in it without a record are holes, as in a compacted topic: a topic of one column has the offsets of
 the full log, and a batch may even be empty (as compaction leaves them), which moves readers past a range in which the column has no cell.
 
-Base offset and leader epoch lie outside the CRC. Timestamps are ``created_at`` in milliseconds (CREATE_TIME).
+Base offset and leader epoch lie outside the CRC. Timestamps are ``created_at`` in milliseconds (CREATE_TIME). With a compression all records together are one
+compressed text behind the batch's head; a batch without records has nothing to compress and says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from bridge.events.compression import Compression
 from bridge.events.erased_records import encode_values, erased_headers
 from bridge.events.formats import EventFormat
 from bridge.events.record_headers import CONTENT_TYPE, Headers
@@ -59,6 +61,7 @@ def encode_record_batch(
     base_offset: int,
     next_offset: int,
     leader_epoch: int,
+    compression: Compression | None = None,
 ) -> bytes:
     """One batch that covers the offsets ``base_offset`` up to, not including, ``next_offset``; ``cells`` are the records in it, ascending.
 
@@ -70,7 +73,8 @@ def encode_record_batch(
     keys = record_keys([cell.row_key for cell in cells])
     values = encode_values(event_format, shard, cells, keys, bodies_json)
     headers = encode_headers([] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)])
-    return frame_records(cells, keys, values, headers, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch)
+    covered = {"base_offset": base_offset, "next_offset": next_offset, "leader_epoch": leader_epoch}
+    return frame_records(cells, keys, values, headers, **covered, compression=compression)
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -94,6 +98,7 @@ def frame_records(
     base_offset: int,
     next_offset: int,
     leader_epoch: int,
+    compression: Compression | None = None,
 ) -> bytes:
     """:func:`encode_record_batch` for values that are encoded already; ``keys`` are 36 bytes each, ``headers`` those of every record, encoded. A record without
     a value has those of an erased cell instead."""
@@ -120,8 +125,12 @@ def frame_records(
         value_length = small[length] if length < SMALL else varint(length)
         size = len(attributes_and_time) + len(delta) + len(value_length) + length + fixed
         parts += (small[size] if size < SMALL else varint(size), attributes_and_time, delta, _KEY_LENGTH, key, value_length, value, headers)
-    inner = _INNER.pack(0, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells)) + b"".join(parts)
-    return b"".join((_OUTER.pack(base_offset, _MIDDLE.size + len(inner)), _MIDDLE.pack(leader_epoch, _MAGIC, crc32c(inner)), inner))
+    records, attributes = b"".join(parts), 0
+    if compression is not None and cells:
+        records, attributes = compression.compress(records), compression.attribute
+    inner = _INNER.pack(attributes, next_offset - base_offset - 1, first_ms, last_ms, *_NO_PRODUCER, len(cells))
+    crc = crc32c(records, crc32c(inner))
+    return b"".join((_OUTER.pack(base_offset, _MIDDLE.size + len(inner) + len(records)), _MIDDLE.pack(leader_epoch, _MAGIC, crc), inner, records))
 
 
 def decode_record_batches(data: bytes) -> Iterator[Record]:

@@ -2,10 +2,10 @@
 
 Long poll: answers when ``min_bytes`` are there, when a partition has an error, or after ``max_wait``. Batches may begin before the asked-for offset
 (blocks lie on fixed boundaries; clients skip). At the end of the log it waits; beyond it, or before its start (what was trimmed, also while it was being
-read), the partition's answer is OFFSET_OUT_OF_RANGE. At least one batch is sent however small ``max_bytes`` is. The session id in the answer is always 0
-("no session"), which every client accepts; incremental fetch sessions are left out because a full request for a few dozen partitions costs less than keeping
-them. A request that goes on with a session (another broker's, at this address before) is told that there is none, and comes again whole. From version 13 on
-topics are named by id.
+read), the partition's answer is OFFSET_OUT_OF_RANGE. A topic with zstd is UNSUPPORTED_COMPRESSION_TYPE before version 10, as at a broker. At least one batch
+is sent however small ``max_bytes`` is. The session id in the answer is always 0 ("no session"), which every client accepts; incremental fetch sessions are
+left out because a full request for a few dozen partitions costs less than keeping them. A request that goes on with a session (another broker's, at this
+address before) is told that there is none, and comes again whole. From version 13 on topics are named by id.
 
 After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of cells. Of a topic ``@latest`` a read that begins is shown
 what is newest up to now, then every cell (:mod:`bridge.gateway.newest`).
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.blocks import Batch
+from bridge.gateway.batch import Batch
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
 from bridge.gateway.newest import Reader
@@ -40,6 +40,7 @@ _FIRST_FLEXIBLE: Final = 12
 _WHOLE: Final = (0, -1)
 """Session epochs of requests that name all that they want."""
 _COMMITTED: Final = 1
+_UNAUTHORIZED: Final = ErrorCode.topic_authorization_failed
 
 
 class _Wanted(NamedTuple):
@@ -48,7 +49,8 @@ class _Wanted(NamedTuple):
     offset: int
     current_leader_epoch: int
     bytes_max: int
-    refused: bool
+    refused: ErrorCode
+    """``none``, or why this topic is not for this client."""
 
 
 class _Answer(NamedTuple):
@@ -64,10 +66,11 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     if head.version >= _FIRST_WITH_TOPIC_IDS:
         topics = await context.topics_identified(topic.topic_id for topic in request.topics)
         topics = [None if context.topic_refused(peer, topic, "describe") else topic for topic in topics]
-        refused = {topic.name for topic in topics if topic is not None and context.topic_refused(peer, topic, "read")}
+        refused = {topic.name: _UNAUTHORIZED for topic in topics if topic is not None and context.topic_refused(peer, topic, "read")}
     else:
         topics = await context.topics_named(topic.topic for topic in request.topics)
-        refused = {topic.topic for topic in request.topics if not context.may(peer, "topic", topic.topic, "read")}
+        refused = {topic.name: ErrorCode.unsupported_compression_type for topic in topics if topic is not None and not _knows(head, topic)}
+        refused |= {topic.topic: _UNAUTHORIZED for topic in request.topics if not context.may(peer, "topic", topic.topic, "read")}
     deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
     shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
     if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in _wanted(request, topics, refused) if wanted.partition in shards):
@@ -84,10 +87,16 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         await context.heads.wait_for_more(seen, remaining_s)
 
 
-def _wanted(request: Any, topics: Sequence[Topic | None], refused: set[str]) -> list[_Wanted]:
+def _knows(head: RequestHead, topic: Topic) -> bool:
+    return topic.compression is None or head.version >= topic.compression.fetch_version_min
+
+
+def _wanted(request: Any, topics: Sequence[Topic | None], refused: Mapping[str, ErrorCode]) -> list[_Wanted]:
     # Leader epochs came with version 9.
     return [
-        _Wanted(topic, each.partition, each.fetch_offset, getattr(each, "current_leader_epoch", -1), each.partition_max_bytes, name in refused)
+        _Wanted(
+            topic, each.partition, each.fetch_offset, getattr(each, "current_leader_epoch", -1), each.partition_max_bytes, refused.get(name, ErrorCode.none)
+        )
         for topic, asked in zip(topics, request.topics, strict=True)
         for name in [topic.name if topic is not None else getattr(asked, "topic", "")]
         for each in asked.partitions
@@ -118,7 +127,7 @@ def _note_answered(context: GatewayContext, all_wanted: Sequence[_Wanted], answe
 
 
 async def _read(
-    context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: set[str], lives: Mapping[tuple[str, int], int]
+    context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: Mapping[str, ErrorCode], lives: Mapping[tuple[str, int], int]
 ) -> tuple[list[_Answer], int, bool]:
     all_wanted = _wanted(request, topics, refused)
     until_s = monotonic() + FETCH_WORK_S
@@ -181,8 +190,8 @@ async def _batches(context: GatewayContext, topic: Topic, wanted: _Wanted, head:
 
 
 def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
-    if wanted.refused:
-        return ErrorCode.topic_authorization_failed
+    if wanted.refused is not ErrorCode.none:
+        return wanted.refused
     error = context.partition_error(wanted.topic, wanted.partition)
     if error is ErrorCode.none:
         error = context.epoch_error(wanted.partition, wanted.current_leader_epoch)

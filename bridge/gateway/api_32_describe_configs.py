@@ -54,6 +54,8 @@ def _result(context: GatewayContext, peer: Peer, resource: Any, topic: Topic | N
             error = ErrorCode.unknown_topic_or_partition if legal_topic_name(resource.resource_name) else ErrorCode.invalid_topic_exception
             return {**answer, "error_code": error, "error_message": f"no topic {resource.resource_name}"}
         configs = {**_TOPIC_CONFIGS, "cleanup.policy": ("compact", _LIST)} if topic.latest else _TOPIC_CONFIGS
+        if topic.compression is not None:
+            configs = {**configs, "compression.type": (topic.compression.name, _STRING)}
     elif resource.resource_type == _BROKER and resource.resource_name in ("", str(context.cluster.node_id)):
         host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
         address = f"PLAINTEXT://{host}:{port}"

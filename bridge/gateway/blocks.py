@@ -7,30 +7,37 @@ however many consumers follow.
 A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover all of its offsets, also where the topic's view shows no
 cell, so every reader comes to the end of the log. Topics whose records are the same (``Topic.content``) have their blocks together.
 
+What memory has no room for, or a process before this one has encoded, may be in files (:mod:`bridge.gateway.block_files`): full blocks are looked for there
+before the store is read.
+
 When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and the block in which it starts is encoded from there on. What
 was being read at that moment may fail with Trimmed: whoever wanted it looks at the log's start again.
 
-When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and what was being encoded at that moment is not kept. The sign for
-it is the count of erasures in the heads, which differs once more for every node that comes to the erasure: what was read of a node before it had come to it is
-dropped when it has.
+When bodies of a log were erased, all that is kept of it is dropped (:meth:`Blocks.erased`), and what was being read or encoded at that moment is read again.
+The sign for it is the count of erasures in the heads, which differs once more for every node that comes to the erasure: what was read of a node before it had
+come to it is dropped when it has.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from math import inf
+from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 
 from bridge.events.record_batch import encode_record_batch
+from bridge.gateway.batch import Batch, Block, block_bytes
+from bridge.gateway.block_files import BlockFiles
 from bridge.gateway.limits import BLOCK_CELLS, BLOCKS_BYTES_MAX
 from bridge.gateway.topics import Topic
 from store.body_codec import decoded_bytes_bound
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import Engine, LogRange
+from store.limits import ADDED_ID_MAX
 
 _BATCH_BYTES: Final = 768 << 10
 """Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by default; one larger body goes alone."""
@@ -39,16 +46,6 @@ _BATCH_BYTES: Final = 768 << 10
 _PREPARED_CELLS_MAX: Final = 2_000
 """Cells that are read together for one fetch: what comes in a fraction of a second. More are read partition by partition, as the answer has room."""
 
-
-class Batch(NamedTuple):
-    """An encoded record batch for the offsets from ``start`` up to, not including, ``end``."""
-
-    start: int
-    end: int
-    data: bytes
-
-
-Block = list[Batch]
 
 Wanted = tuple[Topic, int, int, int, int]
 """Topic, shard, the offset that is asked for, watermark and leader epoch."""
@@ -65,22 +62,24 @@ class _Piece(NamedTuple):
 class Blocks:
     """The blocks of all topics of one engine. Used on the event loop; scans and encoding run on ``executor``."""
 
-    def __init__(self, engine: Engine, executor: Executor, bytes_max: int = BLOCKS_BYTES_MAX) -> None:
+    def __init__(self, engine: Engine, executor: Executor, bytes_max: int = BLOCKS_BYTES_MAX, files: BlockFiles | None = None) -> None:
         self._engine = engine
+        self._files = files
         self._executor = executor
         self._bytes_max = bytes_max
         self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._ends: dict[tuple[str, int], Block] = {}
-        self._under_way: dict[tuple[str, int, int, int, int], asyncio.Future[Block]] = {}
-        self._erasures: dict[int, int] = {}
-        """By shard, how often bodies were erased while this process looked."""
+        self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
         self._starts: dict[int, int] = {}
         """Where the logs of shards that were trimmed start."""
+        self._forgets: Counter[int] = Counter()
+        """How often something of a shard was forgotten."""
         self._begun_ahead: set[asyncio.Task[Block]] = set()
         """The event loop keeps only weak references to its tasks."""
         self.kept_bytes = 0
         self.hits = 0
         self.encoded = 0
+        self._counting = Lock()
 
     async def read(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int, bytes_max: int, until_s: float = inf) -> list[Batch]:
         """Batches from the one that holds ``offset`` on, up to the watermark, until ``bytes_max`` would be exceeded or the moment ``until_s`` of the monotonic
@@ -90,7 +89,7 @@ class Blocks:
         while offset < watermark and not (taken and monotonic() >= until_s):
             number = offset // BLOCK_CELLS
             if (number + 1) * BLOCK_CELLS <= watermark:
-                block = await self._full_block(topic, shard, number, leader_epoch)
+                block = await self._full_block(topic, shard, number, watermark, leader_epoch)
             else:
                 block = await self._end(topic, shard, offset, watermark, leader_epoch)
             for batch in block:
@@ -107,58 +106,76 @@ class Blocks:
         """The shard's log starts there: what is kept from below is dropped."""
         self._starts[shard] = log_start
         for key in [key for key, block in self._full.items() if key[1] == shard and block[0].start < log_start]:
-            self.kept_bytes -= _size(self._full.pop(key))
+            self.kept_bytes -= block_bytes(self._full.pop(key))
         for end in [end for end, segments in self._ends.items() if end[1] == shard and segments[0].start < log_start]:
             del self._ends[end]
+        if self._files is not None:
+            self._files.trim(shard, log_start)
 
     def erased(self, shard: int) -> None:
-        """Bodies of the shard were erased: what is kept of it is dropped, and what is under way is for those who wait for it alone."""
-        self._erasures[shard] = self._erasures.get(shard, 0) + 1
-        for key in [key for key in self._full if key[1] == shard]:
-            self.kept_bytes -= _size(self._full.pop(key))
-        for end in [end for end in self._ends if end[1] == shard]:
-            del self._ends[end]
+        """Bodies of the shard were erased, now or before this process began: all that is kept of it is dropped, and nothing of it is kept in files any more.
+        What the heads count is the process's own, so of a file that another one wrote nobody could say which erasures it has seen."""
+        self.forget(shard, 0, ADDED_ID_MAX + 1, ADDED_ID_MAX + 1)
+
+    def forget(self, shard: int, start: int, end: int, known: int) -> None:
+        """Cells with offsets from ``start`` up to, not including, ``end`` are no longer what they were when the shard's log was known up to less than
+        ``known`` (they were erased; ``known`` is the first watermark that shows it). When this returns, no read that begins gives them as they were, from
+        memory or from files.
+
+        Files outlive the process, and one that was not running was told nothing: so whoever calls this tells all of it again at each start, before
+        the first read. Files that were written since are not lost by it.
+        """
+        self._forgets[shard] += 1
+        for key in [key for key, block in self._full.items() if key[1] == shard and block[0].start < end and start < block[-1].end]:
+            self.kept_bytes -= block_bytes(self._full.pop(key))
+        for place in [place for place, segments in self._ends.items() if place[1] == shard and segments[0].start < end and start < segments[-1].end]:
+            del self._ends[place]
+        for piece in [piece for piece in self._under_way if piece[1] == shard and piece[2] < end and start < piece[3]]:
+            del self._under_way[piece]  # who comes now has it read anew
+        if self._files is not None:
+            self._files.forget(shard, start, end, known)
 
     def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
         start = offset // BLOCK_CELLS * BLOCK_CELLS
         if start >= _boundary(watermark) or (topic.content, shard, start // BLOCK_CELLS) in self._full:
             return
-        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, self._erasures.get(shard, 0)) not in self._under_way:
-            begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, leader_epoch))
+        if (topic.content, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS) not in self._under_way:
+            begun = asyncio.get_running_loop().create_task(self._full_block(topic, shard, start // BLOCK_CELLS, watermark, leader_epoch))
             self._begun_ahead.add(begun)
             begun.add_done_callback(self._begun_ahead.discard)
             begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever comes for it meets the error anew
 
-    async def _full_block(self, topic: Topic, shard: int, number: int, leader_epoch: int) -> Block:
+    async def _full_block(self, topic: Topic, shard: int, number: int, watermark: int, leader_epoch: int) -> Block:
         key = (topic.content, shard, number)
         block = self._full.get(key)
         if block is not None:
             self.hits += 1
             self._full.move_to_end(key)
             return block
-        start, erasures = number * BLOCK_CELLS, self._erasures.get(shard, 0)
-        block = await self._encode_once(topic, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, leader_epoch)
-        if key not in self._full and block[0].start >= self._starts.get(shard, 0) and erasures == self._erasures.get(shard, 0):
+        start = number * BLOCK_CELLS
+        block = await self._encode_once(topic, shard, max(start, self._starts.get(shard, 0)), start + BLOCK_CELLS, leader_epoch, watermark)
+        if key not in self._full and block[0].start >= self._starts.get(shard, 0):
             self._full[key] = block
-            self.kept_bytes += _size(block)
+            self.kept_bytes += block_bytes(block)
             end = self._ends.get(key[:2])
             if end is not None and end[0].start < start + BLOCK_CELLS:
                 del self._ends[key[:2]]
             while self.kept_bytes > self._bytes_max and len(self._full) > 1:
                 _, dropped = self._full.popitem(last=False)
-                self.kept_bytes -= _size(dropped)
+                self.kept_bytes -= block_bytes(dropped)
         return block
 
     async def _end(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> Block:
         """Segments of the open block that together cover ``offset`` up to the watermark."""
         key = (topic.content, shard)
-        erasures = self._erasures.get(shard, 0)
         segments, start = self._kept_end(key, offset, watermark)
         if start < watermark:
-            segments = segments + await self._encode_once(topic, shard, start, watermark, leader_epoch)
-        if erasures != self._erasures.get(shard, 0):
-            return segments
+            forgets = self._forgets[shard]
+            new = await self._encode_once(topic, shard, start, watermark, leader_epoch)
+            if forgets != self._forgets[shard]:
+                return await self._end(topic, shard, offset, watermark, leader_epoch)
+            segments = segments + new
         kept = self._ends.get(key)
         boundary = _boundary(watermark)
         if kept is None or kept[0].start < boundary or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
@@ -183,11 +200,7 @@ class Blocks:
             if not _boundary(watermark) <= offset < watermark:
                 continue
             _, start = self._kept_end((topic.content, shard), offset, watermark)
-            if (
-                start < watermark
-                and (topic.content, shard, start, watermark, self._erasures.get(shard, 0)) not in self._under_way
-                and cells + watermark - start <= _PREPARED_CELLS_MAX
-            ):
+            if start < watermark and (topic.content, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
                 # A cluster that is away holds up nobody else's.
                 groups.setdefault(self._engine.commit_group(shard), []).append(_Piece(topic, shard, start, watermark, leader_epoch))
                 cells += watermark - start
@@ -199,24 +212,46 @@ class Blocks:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
         for piece, future in zip(pieces, futures, strict=True):
-            self._begun((piece.topic.content, piece.shard, piece.start, piece.end, self._erasures.get(piece.shard, 0)), future)
+            self._begun((piece.topic.content, piece.shard, piece.start, piece.end), future)
+        self._count_encoded(len(pieces))
         encoding = loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces)
         encoding.add_done_callback(lambda done: _hand_out(done, futures))
 
-    async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int) -> Block:
-        """Several fetches that want the same piece at the same time wait for one encoding of it."""
-        key = (topic.content, shard, start, end, self._erasures.get(shard, 0))
-        future = self._under_way.get(key)
-        if future is None:
-            loop = asyncio.get_running_loop()
-            future = loop.run_in_executor(self._executor, encode_range, self._engine, topic, shard, start, end, leader_epoch)
-            self._begun(key, future)
-        return await asyncio.shield(future)
+    async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, known: int | None = None) -> Block:
+        """Several fetches that want the same piece at the same time wait for one encoding of it. ``known``: the watermark; given for a piece that may be in
+        files."""
+        key = (topic.content, shard, start, end)
+        while True:
+            forgets = self._forgets[shard]
+            future = self._under_way.get(key)
+            if future is None:
+                loop = asyncio.get_running_loop()
+                if self._files is not None and known is not None:
+                    future = loop.run_in_executor(self._executor, self._read_or_encode, self._files, topic, shard, start, end, leader_epoch, known)
+                else:
+                    future = loop.run_in_executor(self._executor, encode_range, self._engine, topic, shard, start, end, leader_epoch)
+                    self._count_encoded(1)
+                self._begun(key, future)
+            block = await asyncio.shield(future)
+            if forgets == self._forgets[shard]:
+                return block
 
-    def _begun(self, key: tuple[str, int, int, int, int], future: asyncio.Future[Block]) -> None:
+    def _read_or_encode(self, files: BlockFiles, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, known: int) -> Block:
+        key = files.key(topic, shard, start, end)
+        block = files.read(key, leader_epoch)
+        if block is None:
+            block = encode_range(self._engine, topic, shard, start, end, leader_epoch)
+            self._count_encoded(1)
+            files.keep(key, block, known, leader_epoch)
+        return block
+
+    def _count_encoded(self, pieces: int) -> None:
+        with self._counting:
+            self.encoded += pieces
+
+    def _begun(self, key: tuple[str, int, int, int], future: asyncio.Future[Block]) -> None:
         self._under_way[key] = future
-        future.add_done_callback(lambda _: self._under_way.pop(key, None))
-        self.encoded += 1
+        future.add_done_callback(lambda done: None if self._under_way.get(key) is not done else self._under_way.pop(key))
 
 
 def _boundary(watermark: int) -> int:
@@ -313,6 +348,7 @@ class _Batches:
             base_offset=self._start,
             next_offset=end,
             leader_epoch=self._leader_epoch,
+            compression=self._topic.compression,
         )
         self.block.append(Batch(self._start, end, data))
         self._cells, self._bodies, self._bytes, self._start = [], [], 0, end
@@ -321,7 +357,3 @@ class _Batches:
 def _below(end: int, found: Sequence[StoredCell]) -> Sequence[StoredCell]:
     """Where ids are missing, as many cells as ids go on beyond the range."""
     return [cell for cell in found if cell.added_id < end] if found and found[-1].added_id >= end else found
-
-
-def _size(block: Block) -> int:
-    return sum(len(batch.data) for batch in block)

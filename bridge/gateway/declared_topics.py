@@ -5,6 +5,7 @@
       filter: [{field: payment.kind, op: "=", value: card}]
       fields: [fare_cents, payment.kind]
       format: json
+      compression: zstd
     - name: trips-latest
       latest: true
 
@@ -20,6 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from bridge.events.compression import CompressionName
 from bridge.events.named_formats import FormatName
 from bridge.events.views import Condition, View
 from bridge.gateway.limits import DECLARED_TOPICS_MAX
@@ -28,7 +30,7 @@ from store.errors import InvalidRequest
 
 class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A topic ``name`` of the gateways that shows a view of the log (``column``, ``filter``, ``fields``; all of it without) in ``format``. ``latest``: at first
-    only the newest cell of each row and column, then each new cell, as in the topic ``…@latest``."""
+    only the newest cell of each row and column, then each new cell, as in the topic ``…@latest``. ``compression``: of its batches."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
     column: str | None = None
@@ -36,6 +38,7 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     fields: list[str] = []
     format: FormatName = "avro"
     latest: bool = False
+    compression: CompressionName = "none"
 
     @property
     def view(self) -> View:
@@ -65,8 +68,8 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self
 
 
-def check_topics(datastore: str, topics: Sequence[VirtualTopic], formats: Container[str] = ()) -> None:
-    """Checks each of them, and all together. ``formats``: topics for which a gateway is told one. Raises InvalidRequest."""
+def check_topics(datastore: str, topics: Sequence[VirtualTopic], formats: Container[str] = (), compressions: Container[str] = ()) -> None:
+    """Checks each of them, and all together. ``formats``, ``compressions``: topics for which a gateway is told one. Raises InvalidRequest."""
     if len(topics) > DECLARED_TOPICS_MAX:
         raise InvalidRequest(f"{len(topics)} topics are declared; at most {DECLARED_TOPICS_MAX} are possible, take some out")
     if repeated := [name for name, count in Counter(topic.name for topic in topics).items() if count > 1]:
@@ -75,3 +78,5 @@ def check_topics(datastore: str, topics: Sequence[VirtualTopic], formats: Contai
         topic.check(datastore)
         if topic.name in formats:
             raise InvalidRequest(f"topic {topic.name}: its format is said where it is declared; take it out of the gateway's formats")
+        if topic.name in compressions:
+            raise InvalidRequest(f"topic {topic.name}: its compression is said where it is declared; take it out of the gateway's compression")

@@ -17,7 +17,8 @@ from store.limits import ADDED_ID_MAX
 
 class LogHeads:
     """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9). ``on_trim`` is told a shard's log start when it has
-    risen, ``on_erasure`` a shard of which bodies were erased since."""
+    risen, ``on_erasure`` a shard of which bodies were erased: since, or
+    before the first look."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class LogHeads:
             if known == head or (known is not None and head.watermark < known.watermark):
                 continue
             self._heads[shard] = head
-            if known is not None and head.erasures != known.erasures:
+            if head.erasures != (known.erasures if known is not None else 0):
                 self._on_erasure(shard)
             if head.log_start > (known.log_start if known is not None else 0):
                 self._on_trim(shard, head.log_start)

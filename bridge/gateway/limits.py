@@ -47,6 +47,9 @@ BLOCK_CELLS: Final = 500
 BLOCKS_BYTES_MAX: Final = 256 << 20
 """Memory for kept blocks; the least recently used go first."""
 
+BLOCK_FILES_WAITING_BYTES_MAX: Final = 32 << 20
+"""Encoded blocks that wait to be written to files; while so many wait, others are not written. A disk that stands still costs this much memory."""
+
 DECLARED_TOPICS_MAX: Final = 100
 """Virtual topics in a configuration: each may have its own blocks of the whole log in BLOCKS_BYTES_MAX, and is in every client's list of topics."""
 

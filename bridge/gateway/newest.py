@@ -33,7 +33,8 @@ from concurrent.futures import Executor
 from time import monotonic
 from typing import NamedTuple
 
-from bridge.gateway.blocks import Batch, Block, encode_range
+from bridge.gateway.batch import Batch, Block
+from bridge.gateway.blocks import encode_range
 from bridge.gateway.limits import LATEST_READS_MAX, NEWEST_CELLS
 from bridge.gateway.topics import Topic
 from store.cells import StoredCell

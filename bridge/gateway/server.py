@@ -13,17 +13,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
 
 import uvicorn
 
 from bridge.coordination.contract import Coordinator
+from bridge.events.compression import CompressionName, compression_named
 from bridge.events.named_formats import event_format
 from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
 from bridge.gateway.active_groups import ActiveGroups
 from bridge.gateway.authentication import Authentication
+from bridge.gateway.block_files import BlockFiles
 from bridge.gateway.blocks import Blocks
 from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.connection import Connection, LargeFrames
@@ -60,9 +63,10 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 @dataclass(frozen=True)
 class GatewayConfig:
     """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among those of the datastore: its node id hangs on it. ``formats``
-    maps a topic's name, or ``*`` for the others, to ``avro``, ``json`` or ``cloudevents``; ``topics`` are declared views with a format of their own. The groups
-    of a gateway that does not give a sign of life for ``session_timeout_s`` are coordinated by others. ``listeners``: instead of the one that
-    ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
+    maps a topic's name, or ``*`` for the others, to ``avro``, ``json`` or ``cloudevents``, ``compressions`` likewise to ``none``, ``gzip``, ``snappy``,
+    ``lz4`` or ``zstd``; ``topics`` are declared views with a format and a compression of their own. Kept blocks take ``blocks_bytes_max`` of memory and,
+    unless that is 0, ``block_files_bytes_max`` of ``blocks_directory``. The groups of a gateway that does not give a sign of life for ``session_timeout_s``
+    are coordinated by others. ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -75,7 +79,10 @@ class GatewayConfig:
     group_initial_delay_s: float = 3.0
     session_timeout_s: float = 4.0
     topics: tuple[VirtualTopic, ...] = ()
+    compressions: Mapping[str, CompressionName] = field(default_factory=dict)
     blocks_bytes_max: int = BLOCKS_BYTES_MAX
+    blocks_directory: Path = Path("blocks")
+    block_files_bytes_max: int = 0
 
 
 class Gateway:
@@ -83,7 +90,7 @@ class Gateway:
 
     def __init__(self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig) -> None:
         _check_loopback(config.host)
-        check_topics(datastore.name, config.topics, config.formats)
+        check_topics(datastore.name, config.topics, config.formats, config.compressions)
         advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
         is_told = config.advertised_host is not None or config.advertised_port is not None
         self._listeners = config.listeners or (GatewayListener(host=config.host, port=config.port, advertised=advertised if is_told else None),)
@@ -101,6 +108,7 @@ class Gateway:
         self._servers: list[asyncio.Server] = []
         self._by_address: Counter[str] = Counter()
         self._registry: uvicorn.Server | None = None
+        self._block_files: BlockFiles | None = None
         self._groups = GroupTable(config.group_initial_delay_s)
         self._cluster: GatewayCluster | None = None
         self.context: GatewayContext | None = None
@@ -116,7 +124,9 @@ class Gateway:
         config, engine = self._config, self._datastore.engine
         topics = _topics(self._datastore, config)
         registry = _registry(self._datastore, config, topics)
-        blocks = Blocks(engine, self._executor, config.blocks_bytes_max)
+        if config.block_files_bytes_max:
+            self._block_files = BlockFiles(config.blocks_directory, config.name, engine, config.block_files_bytes_max)
+        blocks = Blocks(engine, self._executor, config.blocks_bytes_max, self._block_files)
         heads = LogHeads(engine, self._executor, blocks.trim, blocks.erased)
         await heads.refresh()
         for each in self._listeners:
@@ -168,6 +178,8 @@ class Gateway:
             self._listener.close()
         self._groups.close()
         self._executor.shutdown(wait=True)
+        if self._block_files is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._block_files.close)
         self._coordination_executor.shutdown(wait=True)
 
     @property
@@ -328,7 +340,8 @@ def _topics(datastore: Datastore, config: GatewayConfig) -> Topics:
     names = {"*": "avro", **config.formats}
     formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in {*names.values(), *(topic.format for topic in config.topics)}}
     declared = [(topic, formats[topic.format]) for topic in config.topics]
-    return Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared)
+    compressions = {topic: compression_named(name) for topic, name in config.compressions.items()}
+    return Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared, compressions)
 
 
 def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics) -> SchemaRegistry:

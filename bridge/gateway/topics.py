@@ -17,6 +17,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from bridge.events.compression import Compression, compression_named
 from bridge.events.envelope import EventFormat
 from bridge.events.views import View, ViewReader
 from bridge.gateway.declared_topics import VirtualTopic
@@ -32,7 +33,7 @@ definition: one that is declared anew and shows other records is another topic t
 
 class Topic(NamedTuple):
     """A view of the log in a format. ``latest``: only what is newest is shown, up to where a reader began. ``content`` is the same for two topics whose
-    records are the same: they share their kept blocks."""
+    batches are the same: they share their kept blocks."""
 
     name: str
     topic_id: UUID
@@ -41,12 +42,13 @@ class Topic(NamedTuple):
     event_format: EventFormat
     latest: bool
     content: str
+    compression: Compression | None = None
 
 
 class Topics:
     """The topics of a datastore. ``columns`` is asked again for a name that is not known yet, so a new column's topic is there with its first cell.
 
-    ``formats``: by topic name, ``*`` for the others; ``declared``: with the format of each.
+    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each.
     """
 
     def __init__(
@@ -55,15 +57,18 @@ class Topics:
         columns: Callable[[], list[str]],
         formats: Mapping[str, EventFormat],
         declared: Sequence[tuple[VirtualTopic, EventFormat]] = (),
+        compressions: Mapping[str, Compression | None] | None = None,
     ) -> None:
         self._datastore = datastore
         self._columns = columns
         self._formats = formats
+        self._compressions = {"*": None, **(compressions or {})}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._hidden: set[str] = set()
         for topic, event_format in declared:
-            self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, definition=topic.definition()))
+            compression = compression_named(topic.compression)
+            self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, definition=topic.definition(), compression=compression))
         self._add_with_latest(datastore, View())
 
     def refresh(self) -> None:
@@ -85,21 +90,25 @@ class Topics:
 
     def _add_with_latest(self, name: str, view: View) -> None:
         event_format = self._formats.get(name) or self._formats["*"]
+        compression = self._compressions.get(name, self._compressions["*"])
         latest = name + LATEST
         self._hidden.add(latest)
-        self._add(make_topic(latest, view, self._formats.get(latest) or event_format, latest=True))
-        self._add(make_topic(name, view, event_format))
+        latest_format, latest_compression = self._formats.get(latest) or event_format, self._compressions.get(latest, compression)
+        self._add(make_topic(latest, view, latest_format, latest=True, compression=latest_compression))
+        self._add(make_topic(name, view, event_format, compression=compression))
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
 
 
-def make_topic(name: str, view: View, event_format: EventFormat, *, latest: bool = False, definition: str | None = None) -> Topic:
+def make_topic(
+    name: str, view: View, event_format: EventFormat, *, latest: bool = False, definition: str | None = None, compression: Compression | None = None
+) -> Topic:
     """A topic whose id follows from its name, and from its definition where it has one."""
     topic_id = uuid5(_TOPIC_IDS, name if definition is None else f"{name}\n{definition}")
-    content = msgspec.json.encode([view, event_format.name], order="deterministic").decode()
-    return Topic(name, topic_id, view, ViewReader(view), event_format, latest, content)
+    content = msgspec.json.encode([view, event_format.name, compression.name if compression else "none"], order="deterministic").decode()
+    return Topic(name, topic_id, view, ViewReader(view), event_format, latest, content, compression)
 
 
 def legal_topic_name(name: str) -> bool:

@@ -33,6 +33,7 @@ def main() -> None:
     coordination = given.pop("coordination", IN_STORE)
     listeners = tuple(Listener(**{**each, "mechanisms": tuple(each.get("mechanisms", MECHANISMS))}) for each in given.pop("listeners", ()))
     topics = tuple(msgspec.convert(given.pop("topics", []), list[VirtualTopic]))
+    given["blocks_directory"] = Path(given.get("blocks_directory", "blocks"))
     config = GatewayConfig(port=int(port), registry_port=0, listeners=listeners, topics=topics, **given)
     with Datastore.open_embedded(Path(directory)) as datastore, closing(open_coordinator(coordination, datastore.state)) as coordinator:
         run_gateway(

@@ -17,7 +17,8 @@ from bridge.events.envelope import JsonFormat
 from bridge.events.record_batch import Record, decode_record_batches
 from bridge.events.views import View
 from bridge.gateway import blocks as blocks_module
-from bridge.gateway.blocks import Batch, Blocks, encode_range
+from bridge.gateway.batch import Batch
+from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
 from bridge.gateway.topics import make_topic
 from store.datastore import Datastore

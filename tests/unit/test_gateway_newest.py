@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from bridge.events.envelope import JsonFormat
 from bridge.events.record_batch import decode_record_batches
 from bridge.events.views import View
-from bridge.gateway.blocks import Batch, encode_range
+from bridge.gateway.batch import Batch
+from bridge.gateway.blocks import encode_range
 from bridge.gateway.limits import NEWEST_CELLS
 from bridge.gateway.newest import LatestReads, Newest, Reader, encode_newest
 from bridge.gateway.topics import make_topic

@@ -21,7 +21,8 @@ from bridge.events.registry import envelope_schema_id
 from bridge.events.views import Condition, View
 from bridge.export.declaration import Export
 from bridge.export.records import RecordEncoder
-from bridge.gateway.blocks import Batch, Blocks, encode_range
+from bridge.gateway.batch import Batch
+from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
 from bridge.gateway.topics import Topic, make_topic
 from store.cells import StoredCell

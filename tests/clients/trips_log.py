@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ def fill(directory: Path) -> None:
             datastore.put_cells(cells)
 
 
-def expected_records(directory: Path) -> dict[str, list[Received]]:
+def expected_records(directory: Path, formats: Mapping[str, str] = FORMATS) -> dict[str, list[Received]]:
     """Topic to all its records, by partition and offset: what every client must read, to the byte."""
     topics: dict[str, list[Received]] = {"trips": []}
     avro, json = AvroFormat(envelope_schema_id()), JsonFormat()
@@ -54,7 +55,7 @@ def expected_records(directory: Path) -> dict[str, list[Received]]:
             for cell in datastore.engine.scan(shard, 0, 1 << 20):
                 key, body_json = row_key_text(cell.row_key), decode_body(cell.body)
                 for topic in ("trips", f"trips.{cell.column_name}"):
-                    encode = (json if FORMATS.get(topic) == "json" else avro).encode
+                    encode = (json if formats.get(topic, formats["*"]) == "json" else avro).encode
                     record = Received(shard, cell.added_id, cell.created_at_us // 1000, key, encode(shard, cell, key, body_json))
                     topics.setdefault(topic, []).append(record)
     return topics

@@ -33,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(store: Path) -> Iterator[GatewayProcess]:
-    with GatewayProcess(store, store.parent / "gateway.log") as running:
+    with GatewayProcess(store, store.parent / "gateway.log", compressions={"trips.BASE": "zstd"}) as running:
         yield running
 
 
@@ -47,22 +47,35 @@ def test_every_advertised_version_is_answered_by_its_own_schema(gateway: Gateway
     ask(gateway, key, version, sample(key, version, nulls=nulls)[1])
 
 
-@pytest.mark.parametrize("version", OLD_AND_NEW_FETCHES)
-def test_every_version_of_fetch_gives_every_record(gateway: GatewayProcess, version: int) -> None:
-    [topic] = [each for each in metadata(gateway).topics if each.name == "trips"]
+def fetched(gateway: GatewayProcess, version: int, topic: str) -> list[Any]:
+    """The partitions of the topic, from their beginning."""
+    [named] = [each for each in metadata(gateway).topics if each.name == topic]
     partitions = [{
         "partition": shard, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 1 << 20,
     } for shard in range(SHARDS)]  # fmt: skip
     values = {
         "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
-        "topics": [{"topic": "trips", "topic_id": topic.topic_id, "partitions": partitions}], "forgotten_topics_data": [], "rack_id": "",
+        "topics": [{"topic": topic, "topic_id": named.topic_id, "partitions": partitions}], "forgotten_topics_data": [], "rack_id": "",
     }  # fmt: skip
     answer = ask(gateway, 1, version, encoded(1, version, values))
     [found] = [each.partitions for each in answer.responses]
+    return list(found)
+
+
+@pytest.mark.parametrize("version", OLD_AND_NEW_FETCHES)
+def test_every_version_of_fetch_gives_every_record(gateway: GatewayProcess, version: int) -> None:
+    found = fetched(gateway, version, "trips")
     assert [(each.partition_index, each.error_code) for each in found] == [(shard, 0) for shard in range(SHARDS)]
     assert sum(each.high_watermark for each in found) == CELLS
     for each in found:
         assert [record.offset for record in decode_record_batches(each.records or b"")] == list(range(each.high_watermark))
+
+
+@pytest.mark.parametrize("version", [4, 9, 10, 17])
+def test_a_client_from_before_zstd_is_told_so_and_never_given_what_it_cannot_read(gateway: GatewayProcess, version: int) -> None:
+    found = fetched(gateway, version, "trips.BASE")
+    assert {each.error_code for each in found} == {0 if version >= 10 else 76}
+    assert any(each.records for each in found) == (version >= 10)
 
 
 @pytest.mark.parametrize("version", range(APIS[2].versions[0], APIS[2].versions[1] + 1))

@@ -537,3 +537,13 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
     kept = [files.read(key, 0) for key in list(files._entries)]
     assert all(block == encoded(long_log, ALL, block[0].start, block[-1].end) for block in kept if block)
     assert all(block_bytes(block) > 0 for block in kept if block)
+
+
+def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(log: Log, open_files: Callable[..., BlockFiles]) -> None:
+    files = open_files()
+    known, block = log.watermark, encoded(log, ALL, 0, 20)
+    log.erase(3)
+    files.forget(0, 3, 4, log.watermark)
+    files.keep(files.key(ALL, 0, 0, 20), block, known, 0)
+    assert read(files, 0, 20) is None
+    assert keep(files, log, 0, 20) == read(files, 0, 20) != block

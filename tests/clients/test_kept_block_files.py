@@ -1,0 +1,96 @@
+"""Kept blocks in files, with real processes: a gateway that was ended, or killed, goes on with what it encoded before, and asks the store for none of it."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.gateway.limits import BLOCK_CELLS
+from store.datastore import Datastore
+from store.sharding import shard_of
+from tests.clients.drivers import ConfluentDriver
+from tests.clients.running_gateway import GatewayProcess
+from tests.clients.trips_log import Received
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+FULL = 4 * BLOCK_CELLS
+CELLS = FULL + 100
+ROW = uuid.UUID(int=1)
+SHARD = shard_of(ROW.bytes, 16)
+"""All cells are in one shard."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Datastore.open_embedded(tmp_path / "store") as datastore:
+        for put in datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(CELLS)]):
+            put.or_raise()
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def start(store: Path, tmp_path: Path) -> Iterator[Any]:
+    with ExitStack() as running:
+
+        def started(name: str = "gateway") -> GatewayProcess:
+            files = {"blocks_directory": str(tmp_path / "blocks"), "block_files_bytes_max": 1 << 30}
+            gateway = GatewayProcess(store, tmp_path / f"{name}.log", name=name, session_timeout_s=1.0, **files)
+            running.callback(gateway.end_by_force)
+            return gateway.start()
+
+        yield started
+
+
+def read(gateway: GatewayProcess) -> list[Received]:
+    return ConfluentDriver().read(gateway.bootstrap, "trips", {SHARD: 0}, CELLS)
+
+
+def kept(tmp_path: Path, name: str = "gateway") -> list[Path]:
+    return sorted((tmp_path / "blocks" / f"trips-{name}").rglob("*.block"))
+
+
+def make_unreadable(store: Path) -> None:
+    """Whoever encodes one of the full blocks from now on fails."""
+    [file] = store.rglob("node-0.sqlite3")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        assert connection.execute("UPDATE cell SET body = x'ff' WHERE position - (? << 47) BETWEEN 0 AND ?", (SHARD, FULL - 1)).rowcount == FULL
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_gateway_that_is_started_again_serves_full_blocks_without_the_store(start: Any, store: Path, tmp_path: Path, end: signal.Signals) -> None:
+    gateway = start()
+    before = read(gateway)
+    assert [each.offset for each in before] == list(range(CELLS))
+    wait_until(lambda: len(kept(tmp_path)) == FULL // BLOCK_CELLS, "every full block is in a file")
+    gateway.stop() if end is signal.SIGTERM else gateway.kill()
+    make_unreadable(store)
+    gateway.start()
+    assert read(gateway) == before
+    assert "comes from another history" not in (tmp_path / "gateway.log").read_text()
+
+
+def test_two_gateways_with_one_directory_keep_out_of_each_others_way(start: Any, store: Path, tmp_path: Path) -> None:
+    names = ("gateway-1", "gateway-2")
+    gateways = {name: start(name) for name in names}
+    before = read(gateways["gateway-1"])
+    wait_until(lambda: any(len(kept(tmp_path, name)) == FULL // BLOCK_CELLS for name in names), "the partition's leader has its files")
+    leader, other = sorted(names, key=lambda name: not kept(tmp_path, name))
+    assert not kept(tmp_path, other), "clients read from the partition's leader"
+    gateways[leader].kill()
+    assert read(gateways[other]) == before
+    wait_until(lambda: len(kept(tmp_path, other)) == FULL // BLOCK_CELLS, "the other one has files of its own")
+    gateways[other].kill()
+    make_unreadable(store)
+    for file in kept(tmp_path, leader):
+        file.write_bytes(b"not a block")
+    gateways[other].start()
+    assert read(gateways[other]) == before

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
@@ -21,7 +22,7 @@ from benchmarks._processes import STOP_TIMEOUT_S
 from tests.services.free_ports import free_ports
 from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
 
-__all__ = ["JarsUnavailable", "copy_topic", "kafka_broker"]
+__all__ = ["JarsUnavailable", "copy_topic", "kafka_broker", "kafka_broker_process"]
 
 START_TIMEOUT_S = 60.0
 COPY_TIMEOUT_S = 120.0
@@ -33,6 +34,13 @@ _BATCH_BYTES = 900_000
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[str]:
     """A broker with its files in ``directory``; gives its bootstrap address. Raises JarsUnavailable, or RuntimeError when it does not start."""
+    with kafka_broker_process(directory) as (bootstrap, _):
+        yield bootstrap
+
+
+@contextmanager
+def kafka_broker_process(directory: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """The same with the broker's process."""
     class_path = kafka_class_path()
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
@@ -43,7 +51,7 @@ def kafka_broker(directory: Path) -> Iterator[str]:
         f"controller.listener.names=CONTROLLER\ncontroller.quorum.voters=1@127.0.0.1:{controller_port}\n"
         f"log.dirs={directory / 'logs'}\n"
         "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\ntransaction.state.log.replication.factor=1\n"
-        "transaction.state.log.min.isr=1\nauto.create.topics.enable=false\n"
+        "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\nauto.create.topics.enable=false\n"
     )
     java = [shutil.which("java") or "java", _HEAP, "-cp", class_path]
     environment = {**os.environ, "LC_ALL": "C"}
@@ -54,7 +62,7 @@ def kafka_broker(directory: Path) -> Iterator[str]:
         broker = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log, env=environment)
         try:
             _await_broker(f"127.0.0.1:{port}", broker, directory / "broker.log")
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", psutil.Process(broker.pid)
         finally:
             broker.terminate()
             try:

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from benchmarks._processes import STOP_TIMEOUT_S
 from cellfeed.run_dir import RunDir
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
@@ -21,16 +24,32 @@ SHARDS = 16
 
 @dataclass
 class Instance:
-    """``servers``: the first one is the master. ``url``, ``bootstrap``: of its worker and its gateway."""
+    """``servers``: the first one is the master. ``url``, ``bootstrap``: of its worker and its first gateway; ``gateways``: their names."""
 
     servers: list[MariaDB]
     config: Path
     url: str
     bootstrap: str
+    run_dir: RunDir
+    gateways: tuple[str, ...]
+
+    def end_gateways(self) -> None:
+        """By SIGTERM; returns when they are gone."""
+        for name in self.gateways:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(self.run_dir.process(name).pid)
+                process.terminate()
+                psutil.wait_procs([process], timeout=STOP_TIMEOUT_S)
+
+    def start_gateway(self, name: str) -> tuple[str, psutil.Process]:
+        """Its bootstrap address and its process."""
+        _cellfeed("start", name, "--run-dir", str(self.run_dir.path))
+        entry = self.run_dir.process(name)
+        return f"127.0.0.1:{entry.ports['kafka']}", psutil.Process(entry.pid)
 
 
 @contextmanager
-def mariadb_instance(*, failover: str = "manual", semi_sync: bool = True) -> Iterator[Instance]:
+def mariadb_instance(*, failover: str = "manual", semi_sync: bool = True, gateways: tuple[str, ...] = ("gateway",)) -> Iterator[Instance]:
     """Started, empty; all gone at the end. Raises RuntimeError, with the reason, where no MariaDB can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
@@ -39,14 +58,14 @@ def mariadb_instance(*, failover: str = "manual", semi_sync: bool = True) -> Ite
         nodes = [{"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)]
         config, run_dir = Path(directory) / "config.yaml", Path(directory) / "run"
         cluster = {"name": "c1", "nodes": nodes, "failover": failover, "semi_sync": semi_sync}
-        gateway = {"port": 0, "registry_port": 0, "group_initial_delay_s": 0}
-        config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [cluster]}, "workers": [{"port": 0}], "gateways": [gateway]}))
+        listed = [{"name": name, "port": 0, "registry_port": 0, "group_initial_delay_s": 0} for name in gateways]
+        config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [cluster]}, "workers": [{"port": 0}], "gateways": listed}))
         _cellfeed("cluster", "init", "--config", str(config))
         _cellfeed("up", "--config", str(config), "--run-dir", str(run_dir), "--detach")
         try:
             running = RunDir(run_dir)
             url = f"http://127.0.0.1:{running.process('worker').ports['http']}"
-            yield Instance(servers, config, url, f"127.0.0.1:{running.process('gateway').ports['kafka']}")
+            yield Instance(servers, config, url, f"127.0.0.1:{running.process(gateways[0]).ports['kafka']}", running, gateways)
         finally:
             _cellfeed("down", "--run-dir", str(run_dir))
 

@@ -95,8 +95,8 @@ class Worker(Process):
 class Gateway(Process):
     """A gateway over the datastore in ``directory``; ``bootstrap`` once entered."""
 
-    def __init__(self, directory: str | Path) -> None:
-        super().__init__(_serve_kafka, directory=str(directory))
+    def __init__(self, directory: str | Path, shards: int = 16) -> None:
+        super().__init__(_serve_kafka, directory=str(directory), shards=shards)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -122,7 +122,7 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
 
 
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    config = GatewayConfig(port=0, registry_port=0)
-    with Datastore.open_embedded(Path(settings["directory"])) as datastore:
+    config = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0)
+    with Datastore.open_embedded(Path(settings["directory"]), shards=settings["shards"]) as datastore:
         # The event of another kind of process waits and is set like a thread's.
         run_gateway(datastore, StoreCoordinator(datastore.state), config, cast("threading.Event", stop), lambda port, _registry: connection.send(port))

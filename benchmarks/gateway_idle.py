@@ -1,80 +1,96 @@
-"""What a gateway costs while nothing happens: memory and CPU without consumers, and with 200 that wait for new cells.
+"""What a gateway costs while nothing happens, without consumers and with 2,000 that wait for new cells, beside Apache Kafka with the same ones.
 
-The consumers are confluent-kafka's with its own default settings (a fetch waits at most 500 ms, then the next one is sent), each over all 16 partitions of
-topic ``trips``, in ``CLIENTS`` processes of their own. They have read everything there is before the measuring begins. ``memory`` is the gateway's
-resident set, ``per consumer`` the difference between the two divided by their number; ``CPU`` is per cent of one core over ``SECONDS``.
+Each consumer is a connection that sends what librdkafka sends while nothing comes: a Fetch of all 16 partitions of topic ``trips`` from their ends, at most
+half a second to wait, and when it is answered the next one. They are at the end of the log before the measuring begins. ``memory`` is the server's resident
+set; what the consumers take is the difference to the same server before they came, divided by their number. ``CPU`` is per cent of one core over ``SECONDS``.
+The broker is the JVM with its default collector and 512 MiB of heap, which it fills as it likes: its memory says little about single consumers.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+import psutil
 
 from benchmarks import Figure
+from benchmarks._idle_consumers import wait_idle
+from benchmarks._kafka_broker import JarsUnavailable, copy_topic, kafka_broker_process
 from benchmarks._processes import Gateway, Process
 from benchmarks.gateway_read import fill
 
 CELLS = 6_433
-CONSUMERS = 200
-CLIENTS = 4
+CONSUMERS = 2_000
+CLIENTS = 2
 SECONDS = 10.0
 SETTLE_S = 3.0
 READY_TIMEOUT_S = 120.0
 MEBIBYTE = 1 << 20
 
 
-def figures(consumers: int = CONSUMERS, clients: int = CLIENTS, seconds: float = SECONDS, cells: int = CELLS, settle_s: float = SETTLE_S) -> Iterator[Figure]:
+class _Cost(NamedTuple):
+    """Of a server: resident bytes, and CPU in per cent of one core, without consumers and with them."""
+
+    rss_alone: int
+    cpu_alone: float
+    rss: int
+    cpu: float
+
+
+def figures(
+    consumers: int = CONSUMERS, clients: int = CLIENTS, seconds: float = SECONDS, cells: int = CELLS, settle_s: float = SETTLE_S, *, with_kafka: bool = True
+) -> Iterator[Figure]:
     """Measures; see the module."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
+    each = consumers // clients
+
+    def cost(bootstrap: str, rss: Callable[[], int], cpu: Callable[[], float]) -> _Cost:
+        time.sleep(settle_s)
+        rss_alone, cpu_alone = _watched(rss, cpu, seconds)
+        with ExitStack() as waiting:
+            processes = [waiting.enter_context(Process(wait_idle, bootstrap=bootstrap, consumers=each, topic="trips")) for _ in range(clients)]
+            for process in processes:
+                process.told(READY_TIMEOUT_S)
+            time.sleep(settle_s)
+            return _Cost(rss_alone, cpu_alone, *_watched(rss, cpu, seconds))
+
+    kafka: _Cost | None = None
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as logs, ExitStack() as running:
         fill(directory, cells)
-        gateway = running.enter_context(Gateway(directory))
-        time.sleep(settle_s)
-        rss_alone, cpu_alone = _watched(gateway, seconds)
-        each = consumers // clients
-        processes = [running.enter_context(Process(_wait, bootstrap=gateway.bootstrap, consumers=each, cells=cells)) for _ in range(clients)]
-        for process in processes:
-            process.told(READY_TIMEOUT_S)
-        time.sleep(settle_s)
-        rss, cpu = _watched(gateway, seconds)
+        with Gateway(directory) as gateway:
+            ours = cost(gateway.bootstrap, gateway.rss_bytes, gateway.cpu_seconds)
+            broker = _kafka_with_the_same(running, logs, gateway.bootstrap, cells) if with_kafka else None
+        if broker is not None:
+            kafka = cost(broker[0], lambda: int(broker[1].memory_info().rss), lambda: float(sum(broker[1].cpu_times()[:2])))
+    beside = "Apache Kafka" if kafka else None
     case = f"{each * clients} consumers"
-    yield Figure("gateway-idle memory, 0 consumers", rss_alone / MEBIBYTE, "MiB")
-    yield Figure(f"gateway-idle memory, {case}", rss / MEBIBYTE, "MiB")
-    yield Figure("gateway-idle memory per consumer", (rss - rss_alone) / (each * clients) / 1024, "KiB")
-    yield Figure("gateway-idle CPU, 0 consumers", cpu_alone, "% of a core")
-    yield Figure(f"gateway-idle CPU, {case}", cpu, "% of a core")
+    yield Figure("gateway-idle memory, 0 consumers", ours.rss_alone / MEBIBYTE, "MiB", beside, kafka and kafka.rss_alone / MEBIBYTE)
+    yield Figure(f"gateway-idle memory, {case}", ours.rss / MEBIBYTE, "MiB", beside, kafka and kafka.rss / MEBIBYTE)
+    yield Figure("gateway-idle memory per consumer", _each(ours, each * clients), "KiB", beside, kafka and max(_each(kafka, each * clients), 0.0))
+    yield Figure("gateway-idle CPU, 0 consumers", ours.cpu_alone, "% of a core", beside, kafka and kafka.cpu_alone)
+    yield Figure(f"gateway-idle CPU, {case}", ours.cpu, "% of a core", beside, kafka and kafka.cpu)
 
 
-def _watched(gateway: Gateway, seconds: float) -> tuple[int, float]:
+def _kafka_with_the_same(running: ExitStack, logs: str, gateway: str, cells: int) -> tuple[str, psutil.Process] | None:
+    try:
+        bootstrap, broker = running.enter_context(kafka_broker_process(Path(logs)))
+    except JarsUnavailable as error:
+        print(f"gateway-idle: without Apache Kafka beside it: {error}", file=sys.stderr)
+        return None
+    copy_topic(gateway, bootstrap, "trips", cells)
+    return bootstrap, broker
+
+
+def _each(cost: _Cost, consumers: int) -> float:
+    return (cost.rss - cost.rss_alone) / consumers / 1024
+
+
+def _watched(rss: Callable[[], int], cpu: Callable[[], float], seconds: float) -> tuple[int, float]:
     """Resident bytes at the end, and CPU in per cent of one core."""
-    cpu_before, started = gateway.cpu_seconds(), time.monotonic()
+    cpu_before, started = cpu(), time.monotonic()
     time.sleep(seconds)
-    return gateway.rss_bytes(), (gateway.cpu_seconds() - cpu_before) / (time.monotonic() - started) * 100
-
-
-def _wait(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """Tells when every consumer has read all cells, then waits: librdkafka's own threads keep the fetches going."""
-    consumers = [
-        Consumer({"bootstrap.servers": settings["bootstrap"], "group.id": "gateway-idle", "enable.auto.commit": False}) for _ in range(settings["consumers"])
-    ]
-    for consumer in consumers:
-        partitions = consumer.list_topics("trips", timeout=READY_TIMEOUT_S).topics["trips"].partitions
-        consumer.assign([TopicPartition("trips", partition, OFFSET_BEGINNING) for partition in partitions])
-    for consumer in consumers:
-        taken = 0
-        while taken < settings["cells"] and not stop.is_set():
-            messages = consumer.consume(settings["cells"], timeout=1.0)
-            for message in messages:
-                if message.error():
-                    raise RuntimeError(str(message.error()))
-            taken += len(messages)
-    connection.send("waiting")
-    stop.wait()
-    for consumer in consumers:
-        consumer.close()
+    return rss(), (cpu() - cpu_before) / (time.monotonic() - started) * 100

@@ -90,9 +90,9 @@ def _kafka_with_the_same(running: ExitStack, directory: str, cells: int) -> str 
     return bootstrap
 
 
-def fill(directory: str, cells: int) -> None:
+def fill(directory: str, cells: int, shards: int = 16) -> None:
     """Puts ``cells`` taxi cells into a new embedded datastore in ``directory``."""
-    with Datastore.open_embedded(Path(directory)) as datastore:
+    with Datastore.open_embedded(Path(directory), shards=shards) as datastore:
         remaining = iter(taxi_cells(cells))
         while batch := list(islice(remaining, PUT_CELLS)):
             for result in datastore.put_cells(batch):

@@ -24,10 +24,11 @@ P99 = at_most(30.0)
 
 def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
     """Measures; see the module."""
-    yield from passage_figures("mysql-put-to-consumer", [_run(seconds) for _ in range(runs)], warm_up_s, P50, P99)
+    yield from passage_figures("mysql-put-to-consumer", [run_mariadb(seconds) for _ in range(runs)], warm_up_s, P50, P99)
 
 
-def _run(seconds: float) -> list[Passage]:
+def run_mariadb(seconds: float) -> list[Passage]:
+    """The passages of one run in the order of their starts."""
     cells = taxi_cells(int(PUTS_PER_S * seconds))
     with (
         mariadb_instance() as instance,

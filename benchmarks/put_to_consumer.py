@@ -51,10 +51,10 @@ class Passage(NamedTuple):
 
 def figures(seconds: float = SECONDS, runs: int = RUNS, warm_up_s: float = WARM_UP_S) -> Iterator[Figure]:
     """Measures; see the module."""
-    yield from passage_figures("put-to-consumer", [_run(seconds) for _ in range(runs)], warm_up_s, P50, P99)
+    yield from passage_figures("put-to-consumer", [run_embedded(seconds) for _ in range(runs)], warm_up_s, P50, P99)
 
 
-def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit, p99: Limit) -> Iterator[Figure]:
+def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50: Limit | None, p99: Limit) -> Iterator[Figure]:
     """The figures of runs, each in the order of its puts' starts."""
     rates = [len(run) / (run[-1].started - run[0].started) for run in runs]
     passages = [passage for run in runs for passage in run if passage.started - run[0].started >= warm_up_s]
@@ -69,7 +69,7 @@ def passage_figures(name: str, runs: list[list[Passage]], warm_up_s: float, p50:
     yield Figure(f"{name} rate", statistics.median(rates), "puts/s", "asked for", PUTS_PER_S)
 
 
-def _run(seconds: float) -> list[Passage]:
+def run_embedded(seconds: float) -> list[Passage]:
     """The passages of one run in the order of their starts. Raises RuntimeError when a cell that was acknowledged did not come."""
     cells = taxi_cells(int(PUTS_PER_S * seconds))
     with (

@@ -73,18 +73,22 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         refused |= {topic.topic: _UNAUTHORIZED for topic in request.topics if not context.may(peer, "topic", topic.topic, "read")}
     deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
     shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
-    if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in _wanted(request, topics, refused) if wanted.partition in shards):
+    all_wanted = _wanted(request, topics, refused)
+    if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in all_wanted if wanted.partition in shards):
         # Another gateway may have shown more than this one has looked at yet; nobody is told "out of range" on what was true a moment ago.
         await context.heads.refresh()
-    lives = await _live_from(context, _wanted(request, topics, refused), peer)
+    lives = await _live_from(context, all_wanted, peer)
     while True:
-        seen = {shard: context.heads[shard].watermark for shard in shards}
-        answers, found_bytes, failed = await _read(context, request, topics, refused, lives)
+        seen = {shard: context.heads[shard] for shard in shards}
+        answers, found_bytes, failed = await _read(context, all_wanted, request.max_bytes, lives)
         remaining_s = deadline_s - monotonic()
-        if found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards:
-            _note_answered(context, _wanted(request, topics, refused), answers, peer)
-            return _response(head, request, topics, answers)
-        await context.heads.wait_for_more(seen, remaining_s)
+        if not (found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards):
+            await context.heads.wait_for_more({shard: known.watermark for shard, known in seen.items()}, remaining_s)
+            if monotonic() < deadline_s or any(context.heads[shard] is not known for shard, known in seen.items()):
+                continue
+            # The time is up, and no head is another one than when it was read: so this is still the answer.
+        _note_answered(context, all_wanted, answers, peer)
+        return _response(head, request, topics, answers)
 
 
 def _knows(head: RequestHead, topic: Topic) -> bool:
@@ -127,25 +131,24 @@ def _note_answered(context: GatewayContext, all_wanted: Sequence[_Wanted], answe
 
 
 async def _read(
-    context: GatewayContext, request: Any, topics: Sequence[Topic | None], refused: Mapping[str, ErrorCode], lives: Mapping[tuple[str, int], int]
+    context: GatewayContext, all_wanted: Sequence[_Wanted], request_bytes_max: int, lives: Mapping[tuple[str, int], int]
 ) -> tuple[list[_Answer], int, bool]:
-    all_wanted = _wanted(request, topics, refused)
     until_s = monotonic() + FETCH_WORK_S
+    errors = [_error(context, each) for each in all_wanted]
     readable = [
         (each.topic, each.partition, each.offset, head.watermark, head.leader_epoch)
-        for each in all_wanted
+        for each, error in zip(all_wanted, errors, strict=True)
         if each.topic is not None
-        and _error(context, each) is ErrorCode.none
+        and error is ErrorCode.none
         and lives.get((each.topic.name, each.partition), 0) <= each.offset < (head := context.heads[each.partition]).watermark
     ]
     context.blocks.prepare(readable)
     ahead = iter(readable)
     next(ahead, None)
     answers: list[_Answer] = []
-    left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+    left = min(max(request_bytes_max, 1), FETCH_BYTES_MAX)
     found_bytes, failed = 0, False
-    for wanted in all_wanted:
-        error = _error(context, wanted)
+    for wanted, error in zip(all_wanted, errors, strict=True):
         if error is not ErrorCode.none or wanted.topic is None:
             answers.append(_Answer(error, -1, -1, ()))
             failed = True
@@ -193,12 +196,12 @@ def _error(context: GatewayContext, wanted: _Wanted) -> ErrorCode:
     if wanted.refused is not ErrorCode.none:
         return wanted.refused
     error = context.partition_error(wanted.topic, wanted.partition)
-    if error is ErrorCode.none:
+    if error is ErrorCode.none and wanted.current_leader_epoch >= 0:
         error = context.epoch_error(wanted.partition, wanted.current_leader_epoch)
     if error is ErrorCode.none:
         head = context.heads[wanted.partition]
         # Between watermark and next id are cells that are not shown yet; a consumer may have come there through a gateway that knew of more minions.
-        if not head.log_start <= wanted.offset <= max(head.watermark, head.next_added_id):
+        if not (head.log_start <= wanted.offset <= head.watermark or head.log_start <= wanted.offset <= head.next_added_id):
             return ErrorCode.offset_out_of_range
     return error
 

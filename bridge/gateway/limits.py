@@ -16,6 +16,9 @@ LARGE_FRAME_BYTES: Final = 64 << 10
 LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
 """Large requests that are read or parsed at the same time, all connections together; the next one waits in its sender's socket."""
 
+REPEATED_FETCH_BYTES_MAX: Final = 4 << 10
+"""A Fetch up to this is kept with its connection, taken to pieces, until the next one: some 100 partitions, and ten times as much memory."""
+
 REQUEST_ELEMENTS_MAX: Final = 150_000
 """Array elements in one request, nested ones too: every partition of a topic with SHARDS_MAX shards, twice. Bounds the objects made of a frame."""
 

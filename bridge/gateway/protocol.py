@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import timedelta
+from functools import cache
 from io import BytesIO
 from typing import Any, Final, NamedTuple, get_args
 
@@ -58,6 +59,7 @@ def read_head(frame: bytes, flexible_from: Mapping[int, int]) -> RequestHead:
     return RequestHead(api_key, version, correlation_id, client_id, position)
 
 
+@cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether requests of this version have compact lengths and tagged fields."""
     return bool(load_request_schema(api_key, version).__flexible__)

@@ -20,8 +20,11 @@ from benchmarks import (
     encoding,
     export_backfill,
     export_latency,
+    gateway_first_read,
     gateway_idle,
+    gateway_latency,
     gateway_read,
+    gateway_vs_kafka,
     index_build,
     index_lag,
     index_query,
@@ -46,8 +49,11 @@ SMALL = {
     "encoding": lambda: encoding.figures(runs=1),
     "export-backfill": lambda: export_backfill.figures(embedded_cells=1_000, with_mariadb=False),
     "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, with_mariadb=False),
-    "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0),
+    "gateway-first-read": lambda: gateway_first_read.figures(cells=1_000, runs=1),
+    "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0, with_kafka=False),
+    "gateway-latency": lambda: gateway_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, stores=["embedded"]),
     "gateway-read": lambda: gateway_read.figures(cells=1_000, runs=1, with_kafka=False),
+    "gateway-vs-kafka": lambda: gateway_vs_kafka.figures(cells=1_000, runs=1, partitions=(16,), with_java=False),
     "index-build": lambda: index_build.figures(count=500, runs=1, stores=["embedded"]),
     "index-lag": lambda: index_lag.figures(seconds=0.3, warm_up_s=0.0, stores=["embedded"]),
     "index-query": lambda: index_query.figures(count=500, seconds=0.1, stores=["embedded"]),
@@ -74,9 +80,9 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
-    if name.startswith(("mysql-", "promotion")) and (reason := local_mariadb.why_not()):
+    if name.startswith(("mysql-", "promotion", "gateway-first-read")) and (reason := local_mariadb.why_not()):
         pytest.skip(reason)
-    if name.startswith("export-") and (reason := local_kafka.why_not()):
+    if name.startswith(("export-", "gateway-vs-kafka")) and (reason := local_kafka.why_not()):
         pytest.skip(reason)
     figures = list(SMALL[name]())
     names = [figure.name for figure in figures]

@@ -61,8 +61,9 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
         counters.erasures[1] = 4
         heads = LogHeads(counters, executor, on_erasure=told.append)  # type: ignore[arg-type]
         for _ in range(2):
-            await heads.refresh()  # what was erased before the first look was never kept here
-        assert told == []
+            await heads.refresh()  # what was erased before the first look may be in files from before
+        assert told == [1]
+        told.clear()
         for erasures in (5, 6):
             counters.erasures[1] = erasures
             for _ in range(2):

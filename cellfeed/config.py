@@ -22,6 +22,7 @@ from bridge.export.declaration import Export
 from bridge.gateway.declared_topics import VirtualTopic, check_topics
 from bridge.gateway.limits import BLOCKS_BYTES_MAX
 from bridge.gateway.listeners import Listener, check_listener
+from bridge.typed.declaration import ColumnSchema, check_schemas
 from store.datastore import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
@@ -95,7 +96,7 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     cells are in MariaDB: ``watermark`` says what a cell must have come to before readers see it, ``log_reads`` where logs are read first,
     ``buffer_copies`` on how many other clusters a put is buffered. ``dictionaries``: ``automatic`` trains one for each column from the first cells that workers
     write; ``manual`` leaves it to ``cellfeed dictionary train``. Either way those that are there are used. ``topics``: views of the log that
-    its gateways show as topics of their own."""
+    its gateways show as topics of their own. ``schemas``: Avro schemas of columns, whose bodies gateways and exports show typed."""
 
     name: str = "trips"
     shards: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 16
@@ -105,6 +106,7 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
     log_reads: Literal["master", "minion"] = "master"
     buffer_copies: Annotated[int, Meta(ge=0, le=7)] = 1
     topics: list[VirtualTopic] = []
+    schemas: list[ColumnSchema] = []
     dictionaries: Literal["automatic", "manual"] = "automatic"
 
 
@@ -271,6 +273,10 @@ def _check_topics(config: Config) -> None:
         check_topics(config.datastore.name, config.datastore.topics, formats, compressions)
     except InvalidRequest as error:
         raise InvalidRequest(f"config: datastore.topics: {error}") from None
+    try:
+        check_schemas(config.datastore.schemas)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"config: datastore.schemas: {error}") from None
 
 
 def _check_listeners(gateway: GatewayProcessConfig) -> None:

@@ -136,6 +136,7 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
         directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
 
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        _register_schemas(directory, config, datastore)
         run_gateway(datastore, coordinator, settings, stop, started)
 
 
@@ -162,9 +163,18 @@ def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.E
     from bridge.export.worker import run_exporter
 
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        _register_schemas(directory, config, datastore)
         directory.say_ready(name, {})
         # Of several instances over one storage each has a process of this name: the run directory tells them apart.
         run_exporter(config.exports, datastore, coordinator, _instance_id(directory, name), stop)
+
+
+def _register_schemas(directory: RunDir, config: Config, datastore: Datastore) -> None:
+    """What the configuration says of columns' bodies. Raises InvalidRequest, and IncompatibleSchema, which names field and rule: nothing is served then."""
+    if config.datastore.schemas:
+        from bridge.typed.versions import register_declared
+
+        register_declared(datastore.state, config.datastore.schemas, directory.path)
 
 
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:

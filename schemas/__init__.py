@@ -14,6 +14,11 @@ def avro_text(name: str) -> str:
     return resources.files("schemas").joinpath("avro", f"{name}.avsc").read_text(encoding="utf-8")
 
 
+def avro_names() -> list[str]:
+    """The names of all Avro schemas that are shipped, sorted."""
+    return sorted(file.name.removesuffix(".avsc") for file in resources.files("schemas").joinpath("avro").iterdir() if file.name.endswith(".avsc"))
+
+
 def load_avro(name: str) -> dict[str, Any]:
     """An Avro schema as Python objects; a fresh copy for each caller."""
     schema: dict[str, Any] = json.loads(avro_text(name))

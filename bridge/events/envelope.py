@@ -107,6 +107,8 @@ def _decode_avro(value: bytes) -> DecodedEvent:
     shard, at = read_varint(value, at)
     created_at_us, at = read_varint(value, at)
     body_json, at = _read_bytes(value, at)
+    if body_json[:1] != b"{" and len(body_json) < 2:
+        raise DataDamaged("a record is typed, or damaged: read a topic whose format is avro, json or cloudevents, as the topic of all cells")
     if at != len(value):
         raise DataDamaged(f"a record has {len(value) - at} bytes behind its envelope")
     if body_json[:1] != b"{" or len(body_json) > BODY_BYTES_MAX:

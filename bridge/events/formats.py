@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
 from store.cells import StoredCell, moment
@@ -28,15 +28,29 @@ _COLUMNS_KEPT_MAX: Final = 10_000
 """Encoded column names that are kept: a bound on memory where programs make up column names without end."""
 
 
-class EventFormat(Protocol):
-    """How a cell becomes a record's value. ``name`` is what configuration calls it; ``content_type`` is a header that every record carries, where a format
-    asks for one. Safe to use from several threads."""
+class LeftOut(bytes):
+    """Instead of a value: the cell has no record, for a ``reason``. It is empty, as no value of any format is."""
 
-    name: str
-    content_type: bytes | None
+    reason: str
+
+    def __new__(cls, reason: str) -> Self:
+        made = super().__new__(cls)
+        made.reason = reason
+        return made
+
+
+class EventFormat(Protocol):
+    """How a cell becomes a record's value. ``name`` is the same only for formats that make the same records; ``content_type`` is a header that every record
+    carries, where a format asks for one. Safe to use from several threads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def content_type(self) -> bytes | None: ...
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body."""
+        """The value of one cell; ``key`` is its row key as text, ``body_json`` its decoded body. :class:`LeftOut` for one that gets no record."""
         ...
 
     def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:

@@ -11,6 +11,9 @@ from store.errors import InvalidRequest
 
 FormatName = Literal["avro", "json", "cloudevents"]
 
+ViewFormatName = Literal["avro", "json", "cloudevents", "typed"]
+"""Of a view of one column: ``typed`` is Avro with the body as the column's own type (:mod:`bridge.typed.typed_format`)."""
+
 _FORMATS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
     "avro": lambda _, schema_id: AvroFormat(schema_id),
     "json": lambda _, __: JsonFormat(),

@@ -1,7 +1,7 @@
 """The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed writes, cellfeed defines.
 
-Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy), and all of them share the versions of the
-cell envelope. Keys are plain text and have no subject.
+Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy). Those whose bodies are typed have the versions of their
+column (:mod:`bridge.typed.versions`), and all others share those of the cell envelope. Keys are plain text and have no subject.
 
 **Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys sorted, no spaces, every ``doc`` left out), as a
 big-endian integer without its sign bit. So every process, machine and restart gives a schema the same id without asking anybody, two schemas
@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
@@ -57,7 +57,7 @@ class RegistryError(CellfeedError):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """One version of the envelope. ``text`` is what readers are given; ``version`` counts from 1."""
+    """One version of a subject's schema. ``text`` is what readers are given; ``version`` counts from 1."""
 
     version: int
     schema_id: int
@@ -66,8 +66,12 @@ class RegisteredSchema:
 
 def schema_id_of(schema: object) -> int:
     """The id of a parsed Avro schema: positive and below 2**31. See the module's head for how it is derived."""
-    text = json.dumps(_without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:4], "big") & 0x7FFFFFFF or 1
+    return int.from_bytes(hashlib.sha256(meaning_of(schema).encode(errors="surrogatepass")).digest()[:4], "big") & 0x7FFFFFFF or 1
+
+
+def meaning_of(schema: object) -> str:
+    """The text that ids follow from: the same for two parsed Avro schemas that differ in explanations only."""
+    return json.dumps(_without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def envelope_schema_id() -> int:
@@ -75,12 +79,34 @@ def envelope_schema_id() -> int:
     return schema_id_of(schemas.load_avro(ENVELOPE_VERSIONS[-1]))
 
 
+class TypedSchemas(Protocol):
+    """The schemas of topics whose bodies are typed. Both may block, and look anew at what is registered."""
+
+    def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
+        """Its versions, oldest first, and the rule that a new one must keep, as Confluent calls it; no versions for a topic that is not typed."""
+        ...
+
+    def by_id(self, schema_id: int) -> RegisteredSchema | None: ...
+
+
+class NoTypedSchemas:
+    """Of a datastore without any."""
+
+    def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
+        del topic
+        return [], COMPATIBILITY
+
+    def by_id(self, schema_id: int) -> RegisteredSchema | None:
+        del schema_id
+        return None
+
+
 class SchemaRegistry:
     """What can be asked about the topics ``<datastore>`` and ``<datastore>.<COLUMN>``, and those that were declared.
 
     ``columns`` names the datastore's columns and is called anew for each question, as columns may be added at any moment; it may block.
     ``serves_avro`` tells which topics there are with Avro values; without it, all. ``declared``: further topics with Avro values. ``unlisted`` tells of a
-    topic whether it is one with Avro values that is there for whoever knows its name; it may block.
+    topic whether it is one with Avro values that is there for whoever knows its name; it may block. ``typed``: the schemas of those with typed bodies.
     """
 
     def __init__(
@@ -91,12 +117,14 @@ class SchemaRegistry:
         declared: Sequence[str] = (),
         unlisted: Callable[[str], bool] = lambda topic: False,
         versions: Sequence[str] = ENVELOPE_VERSIONS,
+        typed: TypedSchemas | None = None,
     ) -> None:
         self._datastore = datastore
         self._columns = columns
         self._serves_avro = serves_avro
         self._declared = declared
         self._unlisted = unlisted
+        self._typed: TypedSchemas = typed or NoTypedSchemas()
         self._versions = [_registered(number, schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
         self._by_id = {schema.schema_id: schema for schema in self._versions}
         if len(self._by_id) != len(self._versions):
@@ -111,15 +139,28 @@ class SchemaRegistry:
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema of an id. Raises RegistryError 40403."""
-        found = self._by_id.get(schema_id)
+        found = self._by_id.get(schema_id) or self._typed.by_id(schema_id)
         if found is None:
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schema_id} not found; known are {', '.join(map(str, self._by_id))}")
+            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schema_id} not found; that of cells is {self.envelope_id}, and typed topics have their own")
         return found
+
+    def uses(self, schema_id: int) -> list[tuple[str, int]]:
+        """Subjects that have the schema of an id among their versions, and which one it is. Raises RegistryError 40403."""
+        self.by_id(schema_id)
+        found = [(subject, each.version) for subject in self.subjects() for each in self._versions_of(subject) if each.schema_id == schema_id]
+        return sorted(found)
+
+    def compatibility(self, subject: str | None) -> str:
+        """The rule that a new version of a subject must keep, or that of the envelope. Raises RegistryError 40401."""
+        if subject is None:
+            return COMPATIBILITY
+        self.check_subject(subject)
+        return self._typed.of_topic(subject.removesuffix(SUBJECT_SUFFIX))[1]
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
         """The versions of a subject, oldest first. Raises RegistryError 40401."""
         self.check_subject(subject)
-        return list(self._versions)
+        return self._versions_of(subject)
 
     def version(self, subject: str, version: str) -> RegisteredSchema:
         """One version of a subject: a number from 1, ``latest`` or ``-1``. Raises RegistryError 40401, 40402 or 42202."""
@@ -134,10 +175,11 @@ class SchemaRegistry:
 
     def lookup(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
         """The version of a subject that is this schema (its ``doc`` texts do not matter). Raises RegistryError 40401, 40403 or 42201."""
-        self.check_subject(subject)
-        found = self._by_id.get(schema_id_of(_parsed(schema_text, schema_type)))
+        known = self.versions(subject)
+        wanted = meaning_of(_parsed(schema_text, schema_type))
+        found = next((each for each in known if meaning_of(json.loads(each.text)) == wanted), None)
         if found is None:
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema not found: it is none of the {len(self._versions)} versions of subject {subject!a:.300}")
+            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema not found: it is none of the {len(known)} versions of subject {subject!a:.300}")
         return found
 
     def register(self, subject: str, schema_text: object, schema_type: object = "AVRO") -> RegisteredSchema:
@@ -148,6 +190,9 @@ class SchemaRegistry:
             if error.error_code != SCHEMA_NOT_FOUND:
                 raise
         raise RegistryError(OPERATION_NOT_PERMITTED, f"Subject {subject!a:.300} is in read-only mode: cellfeed alone defines the schema of its events")
+
+    def _versions_of(self, subject: str) -> list[RegisteredSchema]:
+        return self._typed.of_topic(subject.removesuffix(SUBJECT_SUFFIX))[0] or list(self._versions)
 
     def check_subject(self, subject: str) -> None:
         """Raises RegistryError 40401 for a subject that no topic has."""

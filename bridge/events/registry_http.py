@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from bridge.events.registry import COMPATIBILITY, OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
+from bridge.events.registry import OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
 from store.errors import CellfeedError, InvalidRequest
 from store.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
 
@@ -118,13 +118,11 @@ def _text_of_id(request: _Request) -> Any:
 
 
 def _subjects_of_id(request: _Request) -> Any:
-    _by_id(request)
-    return request.registry.subjects()
+    return [subject for subject, _ in request.registry.uses(_by_id(request).schema_id)]
 
 
 def _versions_of_id(request: _Request) -> Any:
-    found = _by_id(request)
-    return [{"subject": subject, "version": found.version} for subject in request.registry.subjects()]
+    return [{"subject": subject, "version": version} for subject, version in request.registry.uses(_by_id(request).schema_id)]
 
 
 def _subjects(request: _Request) -> Any:
@@ -156,9 +154,7 @@ def _text_of_version(request: _Request) -> Any:
 
 
 def _config(request: _Request) -> Any:
-    for subject in request.arguments:
-        request.registry.check_subject(subject)
-    return {"compatibilityLevel": COMPATIBILITY}
+    return {"compatibilityLevel": request.registry.compatibility(request.arguments[0] if request.arguments else None)}
 
 
 def _mode(request: _Request) -> Any:

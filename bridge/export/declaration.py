@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.events.named_formats import FormatName
+from bridge.events.named_formats import ViewFormatName
 from bridge.events.views import Condition, View
 from bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
 from bridge.triggers.control import EXPORTS
@@ -39,14 +39,14 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the topic, beside those that the exporter insists on.
     ``too_large``: what becomes of a record above ``record_bytes_max``. ``on_lost_topic``: whether a topic that lost what was in it is begun again.
     ``on_trimmed``: whether it goes on without cells that were trimmed before they were exported.
-    ``registry``: URL of the Schema Registry in which Avro schemas are registered; without it the ids are those of the gateway's registry.
+    ``registry``: URL of the Schema Registry in which Avro schemas (avro, typed) are registered; without it the ids are those of the gateway's registry.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
     bootstrap: Annotated[str, Meta(min_length=1)]
     topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = None
     client: dict[str, str | int | float | bool] = {}
-    format: FormatName = "avro"
+    format: ViewFormatName = "avro"
     column: str | None = None
     filter: list[Condition] = []
     fields: list[str] = []
@@ -91,8 +91,10 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             raise InvalidRequest(f"export {self.name}: client: {taken[0]} is the exporter's own, exactly-once rests upon it; take it out")
         if self.filter and self.topic is None:
             raise InvalidRequest(f"export {self.name}: a topic of filtered cells needs a name of its own: topic")
-        if self.registry is not None and self.format != "avro":
-            raise InvalidRequest(f"export {self.name}: registry is for format avro, not {self.format}")
+        if self.format == "typed" and (self.column is None or self.fields):
+            raise InvalidRequest(f"export {self.name}: format typed is for whole bodies of one column: give column, and leave fields out")
+        if self.registry is not None and self.format not in ("avro", "typed"):
+            raise InvalidRequest(f"export {self.name}: registry is for formats avro and typed, not {self.format}")
         if self.registry is not None and not self.registry.startswith(("http://", "https://")):
             raise InvalidRequest(f"export {self.name}: registry {self.registry!r} is not an http:// or https:// URL")
         return self

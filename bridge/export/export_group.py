@@ -25,7 +25,7 @@ from bridge.export.kafka_clients import admin_of
 from bridge.export.kafka_errors import error_of, words
 from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S
 from bridge.export.records import RecordEncoder
-from bridge.export.schema_ids import schema_id_for
+from bridge.export.schema_ids import schema_id_for, typed_format
 from bridge.export.settled import settle, settled
 from bridge.export.taking_over import ExportContext
 from bridge.export.topics import ensure_topic
@@ -185,7 +185,7 @@ class ExportGroup:
         export, datastore = self.export, self._datastore
         topic, known = export.topic_of(datastore.name), settled(datastore, export.name)
         facts = ensure_topic(admin_of(export), export, topic, datastore.shards, make=known is None or export.on_lost_topic == "start_over")
-        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, topic))
+        encoder = RecordEncoder(export, datastore.name, schema_id_for(export, topic), typed_format(export, datastore, topic))
         agreed = settle(datastore, export, facts.topic_id)
         self.context, self.refused = ExportContext(export, datastore, self._coordinator, topic, agreed, encoder, Throttle(export.cells_per_s)), None
 

@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from bridge.events.erased_records import encode_values
+from bridge.events.formats import EventFormat, LeftOut
 from bridge.events.named_formats import event_format
 from bridge.events.record_headers import ADDED_ID, CONTENT_TYPE, Headers, LeaderEpochs, SharedHeaders, without_more
 from bridge.events.record_keys import record_keys
@@ -21,6 +22,7 @@ from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
 from bridge.export.limits import RECORD_OVERHEAD_BYTES
 from bridge.triggers.parked import ParkedCell
+from bridge.typed.typed_format import TypedFormat
 from store.cells import StoredCell
 from store.sharding import row_key_text
 
@@ -67,13 +69,15 @@ class Encoded(NamedTuple):
 
 
 class RecordEncoder:
-    """Encodes the cells of one export. Safe to use from several threads. ``schema_id``: for Avro, what the registry calls the envelope."""
+    """Encodes the cells of one export. Safe to use from several threads. ``schema_id``: for Avro, what the registry calls the envelope. ``typed``: of an export
+    whose bodies are typed."""
 
-    def __init__(self, export: Export, datastore: str, schema_id: int) -> None:
+    def __init__(self, export: Export, datastore: str, schema_id: int, typed: TypedFormat | None = None) -> None:
         self._export = export
         self._datastore = datastore
         self._view = ViewReader(export.view)
-        self._format = event_format(export.format, datastore, schema_id)
+        self._format: EventFormat = typed or event_format(export.format, datastore, schema_id)
+        self._typed = typed
         self._headers = SharedHeaders([(CONTENT_TYPE, self._format.content_type)] if self._format.content_type is not None else [])
         self._bytes_max = export.record_bytes_max
 
@@ -82,38 +86,47 @@ class RecordEncoder:
         shown, bodies = self._view.read(cells)
         keys = record_keys([cell.row_key for cell in shown])
         values = encode_values(self._format, shard, shown, keys, bodies)
+        unfit = [self._parked(shard, cell, f"unfit: {value.reason}") for cell, value in zip(shown, values, strict=True) if isinstance(value, LeftOut)]
+        if unfit:
+            fitting = [index for index, value in enumerate(values) if not isinstance(value, LeftOut)]
+            shown, bodies, keys, values = ([column[index] for index in fitting] for column in (shown, bodies, keys, values))
         ids, timestamps_ms, shared = [cell.added_id for cell in shown], [cell.created_at_us // 1000 for cell in shown], self._headers.of(shown, epochs)
         if None in values:  # what has no value has no content type either
             shared = [each if value is not None else without_more(each) for value, each in zip(values, shared, strict=True)]
         columns = zip(repeat(shard), ids, keys, values, shared, timestamps_ms, strict=False)  # one of them has no end
         records = list(map(OutRecord._make, columns))
         if max((len(value) for value in values if value is not None), default=0) + _HEADERS_ROOM_BYTES < self._bytes_max:
-            return Encoded(records, [])
-        return self._small_enough(records, shown, bodies)
+            return Encoded(records, unfit)
+        return self._small_enough(records, shown, bodies, unfit)
 
-    def _small_enough(self, records: Sequence[OutRecord], cells: Sequence[StoredCell], bodies: Sequence[bytes]) -> Encoded:
+    def _small_enough(self, records: Sequence[OutRecord], cells: Sequence[StoredCell], bodies: Sequence[bytes], unfit: list[ParkedCell]) -> Encoded:
         """What becomes of them where some may be too large."""
-        found = Encoded([], [])
+        found = Encoded([], unfit)
         for record, cell, body in zip(records, cells, bodies, strict=True):
             if record.size <= self._bytes_max:
                 found.records.append(record)
             elif self._export.too_large == CLAIM_CHECK:
                 found.records.append(claim_check(record, cell, body, self._datastore))
             else:
-                found.too_large.append(self._parked(record, cell))
-        return found
+                said = f"record has up to {record.size} bytes, record_bytes_max of export {self._export.name} is {self._bytes_max}"
+                found.too_large.append(self._parked(record.shard, cell, f"too large: its {said}"))
+        return Encoded(found.records, sorted(found.too_large, key=lambda parked: parked.added_id))
 
-    def _parked(self, record: OutRecord, cell: StoredCell) -> ParkedCell:
+    def is_as_json(self, shard: int, cell: StoredCell, body_json: bytes, value: bytes) -> bool:
+        """Whether a value is the typed record of a cell as it was while no version of the schema took its body."""
+        return self._typed is not None and self._typed.is_as_json(shard, cell, row_key_text(cell.row_key), body_json, value)
+
+    def _parked(self, shard: int, cell: StoredCell, error: str) -> ParkedCell:
         now_us = time.time_ns() // 1000
         return ParkedCell(
             group=self._export.group,
             topic=self._datastore,
-            partition=record.shard,
+            partition=shard,
             added_id=cell.added_id,
-            row_key=record.key.decode(),
+            row_key=row_key_text(cell.row_key).decode(),
             column_name=cell.column_name,
             ref_key=cell.ref_key,
-            error=f"too large: its record has up to {record.size} bytes, record_bytes_max of export {self._export.name} is {self._bytes_max}",
+            error=error,
             attempts=1,
             parked_at_us=now_us,
             last_tried_at_us=now_us,

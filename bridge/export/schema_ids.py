@@ -1,4 +1,4 @@
-"""The id of the envelope's Avro schema: what an external Schema Registry calls it, where one is configured, or what the gateway's own registry does."""
+"""The ids of an export's Avro schemas: what an external Schema Registry calls them, where one is configured, or what the gateway's own registry does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import urllib3
 import schemas
 from bridge.events.registry import ENVELOPE_VERSIONS, SUBJECT_SUFFIX, envelope_schema_id
 from bridge.export.declaration import Export
-from store.errors import ProtectData, Unavailable
+from bridge.typed.typed_column import TypedColumn
+from bridge.typed.typed_format import TypedFormat
+from store.datastore import Datastore
+from store.errors import InvalidRequest, ProtectData, Unavailable
 
 _TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -34,6 +37,20 @@ def schema_id_for(export: Export, topic: str) -> int:
     if export.format != "avro" or export.registry is None:
         return envelope_schema_id()
     return register(export.registry, f"{topic}{SUBJECT_SUFFIX}", schemas.avro_text(ENVELOPE_VERSIONS[-1]))
+
+
+def typed_format(export: Export, datastore: Datastore, topic: str) -> TypedFormat | None:
+    """The format of an export whose bodies are typed; None for one of another format. Every version is registered under the topic's subject, the oldest first,
+    when it is first needed. Raises InvalidRequest for a column without a schema, Unavailable."""
+    if export.format != "typed" or export.column is None:
+        return None
+    column = TypedColumn(datastore.state, export.column)
+    if not column.versions:
+        raise InvalidRequest(f"export {export.name}: column {export.column} has no schema: declare one under schemas of the datastore")
+    registry = export.registry
+    if registry is None:
+        return TypedFormat(column)
+    return TypedFormat(column, lambda version: register(registry, f"{topic}{SUBJECT_SUFFIX}", version.cell))
 
 
 def register(registry: str, subject: str, schema_text: str) -> int:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from bridge.events.compression import CompressionName
-from bridge.events.named_formats import FormatName
+from bridge.events.named_formats import ViewFormatName
 from bridge.events.views import Condition, View
 from bridge.gateway.limits import DECLARED_TOPICS_MAX
 from store.errors import InvalidRequest
@@ -36,7 +36,7 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     column: str | None = None
     filter: list[Condition] = []
     fields: list[str] = []
-    format: FormatName = "avro"
+    format: ViewFormatName = "avro"
     latest: bool = False
     compression: CompressionName = "none"
 
@@ -54,6 +54,8 @@ class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             self.view.check()
         except InvalidRequest as error:
             raise InvalidRequest(f"topic {self.name}: {error}") from None
+        if self.format == "typed" and (self.column is None or self.fields):
+            raise InvalidRequest(f"topic {self.name}: format typed is for whole bodies of one column: give column, and leave fields out")
         if self.name in (".", "..") or not self.name.isprintable():
             raise InvalidRequest(f"topic {self.name!r}: Kafka does not allow that name; give another one")
         if self.name == datastore:

@@ -48,7 +48,9 @@ from bridge.gateway.listeners import check_listener, is_loopback, subject_princi
 from bridge.gateway.newest import Newest
 from bridge.gateway.nodes import register
 from bridge.gateway.topics import Topics, legal_topic_name
+from bridge.gateway.typed_topics import TYPED_LOOK_S, TypedTopics
 from bridge.gateway.users import ANONYMOUS, read_security
+from bridge.typed.typed_format import TypedFormat
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
 from store.wakeups import Listener
@@ -64,7 +66,8 @@ _SEND_BUFFER_BYTES: Final = 4 << 20
 class GatewayConfig:
     """Where the gateway listens and what its topics carry. ``name`` is this gateway's alone among those of the datastore: its node id hangs on it. ``formats``
     maps a topic's name, or ``*`` for the others, to ``avro``, ``json`` or ``cloudevents``, ``compressions`` likewise to ``none``, ``gzip``, ``snappy``,
-    ``lz4`` or ``zstd``; ``topics`` are declared views with a format and a compression of their own. Kept blocks take ``blocks_bytes_max`` of memory and,
+    ``lz4`` or ``zstd``; ``topics`` are declared views with a format and a compression of their own. Where ``*`` is avro, topics of columns with a registered
+    schema are typed, unless ``formats`` names them. Kept blocks take ``blocks_bytes_max`` of memory and,
     unless that is 0, ``block_files_bytes_max`` of ``blocks_directory``. The groups of a gateway that does not give a sign of life for ``session_timeout_s``
     are coordinated by others. ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema registry is on ``host``."""
 
@@ -122,8 +125,9 @@ class Gateway:
     async def start(self) -> None:
         """Binds both ports, reads the heads once and joins the other gateways, so that the first client finds everything there."""
         config, engine = self._config, self._datastore.engine
-        topics = _topics(self._datastore, config)
-        registry = _registry(self._datastore, config, topics)
+        typed = await asyncio.get_running_loop().run_in_executor(self._executor, TypedTopics, self._datastore.state)
+        topics = _topics(self._datastore, config, typed)
+        registry = _registry(self._datastore, config, topics, typed)
         if config.block_files_bytes_max:
             self._block_files = BlockFiles(config.blocks_directory, config.name, engine, config.block_files_bytes_max)
         blocks = Blocks(engine, self._executor, config.blocks_bytes_max, self._block_files)
@@ -154,6 +158,7 @@ class Gateway:
         self._listener = Listener(self._datastore.state, config.name)
         asyncio.get_running_loop().add_reader(self._listener.sock.fileno(), self._woken)
         self._background += [asyncio.create_task(self._poll()), asyncio.create_task(self._follow_security(self.context))]
+        self._background.append(asyncio.create_task(self._follow_typed(self.context, typed)))
         for server in self._servers:
             await server.start_serving()
         where = ", ".join(f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})" for each in self._listeners)
@@ -255,6 +260,14 @@ class Gateway:
             except CellfeedError as error:
                 _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
 
+    async def _follow_typed(self, context: GatewayContext, typed: TypedTopics) -> None:
+        while True:
+            await asyncio.sleep(TYPED_LOOK_S)
+            try:
+                await context.in_thread(typed.look)
+            except CellfeedError as error:
+                _log.warning("schemas of columns cannot be read just now, and stay as they were: %s", error)
+
     def _woken(self) -> None:
         if self._listener is not None and self.context is not None:
             self._listener.drain()
@@ -336,28 +349,32 @@ def run_gateway(
         uvloop.run(serve())
 
 
-def _topics(datastore: Datastore, config: GatewayConfig) -> Topics:
+def _topics(datastore: Datastore, config: GatewayConfig, typed: TypedTopics) -> Topics:
     names = {"*": "avro", **config.formats}
-    formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in {*names.values(), *(topic.format for topic in config.topics)}}
-    declared = [(topic, formats[topic.format]) for topic in config.topics]
+    used = {*names.values(), *(topic.format for topic in config.topics if topic.format != "typed")}
+    formats = {name: event_format(name, datastore.name, envelope_schema_id()) for name in used}
+    declared = [(topic, formats[topic.format] if topic.format != "typed" else typed.format_of(topic.column)) for topic in config.topics]
     compressions = {topic: compression_named(name) for topic, name in config.compressions.items()}
-    return Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared, compressions)
+    topics = Topics(datastore.name, datastore.engine.columns, {topic: formats[name] for topic, name in names.items()}, declared, compressions)
+    typed.follow(topics)
+    return topics
 
 
-def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics) -> SchemaRegistry:
+def _registry(datastore: Datastore, config: GatewayConfig, topics: Topics, typed: TypedTopics) -> SchemaRegistry:
     names = {"*": "avro", **config.formats}
 
     def is_avro(topic: str) -> bool:
         topics.refresh()
         found = topics.named(topic)
-        return found is not None and found.event_format.name == "avro"
+        return found is not None and (found.event_format.name == "avro" or isinstance(found.event_format, TypedFormat))
 
     return SchemaRegistry(
         datastore.name,
         datastore.engine.columns,
         serves_avro=lambda topic: legal_topic_name(topic) and names.get(topic, names["*"]) == "avro",
-        declared=[topic.name for topic in config.topics if topic.format == "avro"],
+        declared=[topic.name for topic in config.topics if topic.format in ("avro", "typed")],
         unlisted=is_avro,
+        typed=typed,
     )
 
 

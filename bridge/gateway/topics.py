@@ -48,7 +48,8 @@ class Topic(NamedTuple):
 class Topics:
     """The topics of a datastore. ``columns`` is asked again for a name that is not known yet, so a new column's topic is there with its first cell.
 
-    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each.
+    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each. :meth:`type_column` gives a column's topic a typed
+    format, unless ``formats`` says another one for it.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._hidden: set[str] = set()
+        self._declared: dict[str, VirtualTopic] = {}
+        self._typed: dict[str, EventFormat] = {}
         for topic, event_format in declared:
-            compression = compression_named(topic.compression)
-            self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, definition=topic.definition(), compression=compression))
+            self._add_declared(topic, event_format)
+            self._declared[topic.name] = topic
         self._add_with_latest(datastore, View())
 
     def refresh(self) -> None:
@@ -77,6 +80,19 @@ class Topics:
             name = f"{self._datastore}.{column}"
             if name not in self._by_name and _LEGAL.fullmatch(name):
                 self._add_with_latest(name, View(column))
+
+    def type_column(self, column: str, event_format: EventFormat) -> None:
+        """The bodies of a column are typed from now on, or anew: its topic, ``@latest`` of it, and views of it that are declared as typed. Topics whose
+        records are others then are others to whoever keeps their blocks."""
+        name = f"{self._datastore}.{column}"
+        if self._formats["*"].name == "avro" and name not in self._formats:
+            self._typed[name] = event_format
+            for topic in filter(None, (self._by_name.get(name), self._by_name.get(name + LATEST))):
+                if topic.name not in self._formats:
+                    self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, compression=topic.compression))
+        for declared in self._declared.values():
+            if declared.format == "typed" and declared.column == column:
+                self._add_declared(declared, event_format)
 
     def all(self) -> list[Topic]:
         """Those that are listed."""
@@ -89,13 +105,17 @@ class Topics:
         return self._by_id.get(topic_id) if topic_id is not None else None
 
     def _add_with_latest(self, name: str, view: View) -> None:
-        event_format = self._formats.get(name) or self._formats["*"]
+        event_format = self._formats.get(name) or self._typed.get(name) or self._formats["*"]
         compression = self._compressions.get(name, self._compressions["*"])
         latest = name + LATEST
         self._hidden.add(latest)
         latest_format, latest_compression = self._formats.get(latest) or event_format, self._compressions.get(latest, compression)
         self._add(make_topic(latest, view, latest_format, latest=True, compression=latest_compression))
         self._add(make_topic(name, view, event_format, compression=compression))
+
+    def _add_declared(self, topic: VirtualTopic, event_format: EventFormat) -> None:
+        compression = compression_named(topic.compression)
+        self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, definition=topic.definition(), compression=compression))
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

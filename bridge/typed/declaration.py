@@ -1,0 +1,69 @@
+"""What a configuration says of a column's bodies.
+
+schemas:
+  - column: BASE
+    schema: taxi_trip              # shipped in schemas/avro, or a file: trips/base.avsc
+    unfit: envelope
+    compatibility: FULL
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+import schemas
+from bridge.typed.body_schema import BodySchema, body_schema
+from bridge.typed.compatibility import Compatibility
+from store.cells import check_column_name
+from store.errors import InvalidRequest
+
+COLUMNS_MAX: Final = 100
+"""Columns with a schema: every gateway looks at all their versions each second."""
+
+FILE_SUFFIX: Final = ".avsc"
+
+Policy = Literal["envelope", "park"]
+
+
+class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The Avro schema of a column's bodies: the name of one that is shipped (``taxi_trip``), or a file that ends in ``.avsc`` (a relative path lies in the run
+    directory). ``unfit``: what becomes of a body that fits no version: ``envelope`` shows it as JSON in its record, ``park`` leaves it out of the topic
+    and lists it. ``compatibility``: what a new version must be to all earlier ones."""
+
+    column: str
+    schema: Annotated[str, Meta(min_length=1)]
+    unfit: Policy = "envelope"
+    compatibility: Compatibility = "FULL"
+
+    def load(self, directory: Path) -> BodySchema:
+        """The schema that it names. Raises InvalidRequest with the column."""
+        try:
+            return load_schema(self.schema, directory)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"schema {self.schema} of column {self.column}: {error}") from None
+
+
+def load_schema(name: str, directory: Path) -> BodySchema:
+    """A schema by its shipped name or its file. Raises InvalidRequest."""
+    try:
+        text = (directory / name).read_text(encoding="utf-8") if name.endswith(FILE_SUFFIX) else schemas.avro_text(name)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"it cannot be read: {why}; give a file that ends in {FILE_SUFFIX} or one of {', '.join(schemas.avro_names())}") from None
+    return body_schema(text)
+
+
+def check_schemas(declared: Sequence[ColumnSchema]) -> None:
+    """What no type says. Raises InvalidRequest."""
+    if len(declared) > COLUMNS_MAX:
+        raise InvalidRequest(f"{len(declared)} columns have schemas; at most {COLUMNS_MAX} are possible, take some out")
+    for each in declared:
+        check_column_name(each.column)
+    if repeated := [name for name, count in Counter(each.column for each in declared).items() if count > 1]:
+        raise InvalidRequest(f"column {repeated[0]}: its schema is given twice; a new version takes the place of the old one, which is kept in the datastore")

@@ -1,0 +1,111 @@
+"""Which version of its column's schema a body is shown with, and its bytes.
+
+**The oldest version that it fits.** So what a record is follows from the cell and from what the datastore has registered, and from nothing else: not from
+the gateway, nor from when it encoded it. A new version never changes a record that was typed before it; it makes room for bodies that fitted none. And before
+a body is said to fit none, the versions are read from the datastore anew: a gateway that has not heard of the newest version mistakes no body for an unfit one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bridge.typed.body_encoder import BodyEncoder, Misfit, decoded
+from bridge.typed.body_schema import body_schema
+from bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
+from store.engines.contract import StateTable
+
+
+class Typed(NamedTuple):
+    """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data`` its Avro binary. Where it fits none, ``data`` is empty for
+    a reason that ``misfit`` tells, and ``version`` is the newest."""
+
+    version: int
+    data: bytes
+    misfit: str = ""
+
+
+class _Compiled(NamedTuple):
+    version: Version
+    encoder: BodyEncoder
+
+
+class TypedColumn:
+    """One column's versions, compiled. Safe to use from several threads: what is known is replaced as a whole."""
+
+    def __init__(self, state: StateTable, column: str, stored: StoredColumn | None = None) -> None:
+        self._state = state
+        self.column = column
+        self.settings = Settings()
+        self._known: tuple[_Compiled, ...] = ()
+        if stored is not None:
+            self.take(stored)
+        else:
+            self.renew()
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Oldest first."""
+        return tuple(each.version for each in self._known)
+
+    def take(self, stored: StoredColumn) -> None:
+        """What was read from the datastore. Versions are only ever added, so what an earlier look found is not taken over a later one."""
+        known = self._known
+        if len(stored.versions) > len(known):
+            new = stored.versions[len(known) :]
+            self._known = (*known, *(_Compiled(version, BodyEncoder(body_schema(version.body).root)) for version in new))
+        self.settings = stored.settings
+
+    def renew(self) -> None:
+        """Reads the versions from the datastore. Raises Unavailable."""
+        stored = stored_columns(self._state, self.column).get(self.column)
+        if stored is not None:
+            self.take(stored)
+
+    def encode(self, bodies_json: Sequence[bytes]) -> list[Typed]:
+        """Each body, canonical JSON, by the oldest version that it fits. Raises Unavailable when one fits none that is known here, and the datastore cannot be
+        asked for more."""
+        found: list[Typed] = []
+        asked = False
+        for body_json in bodies_json:
+            typed = self._encode(body_json)
+            if typed.misfit and not asked:
+                asked = True
+                self.renew()
+                typed = self._encode(body_json)
+            found.append(typed)
+        return found
+
+    def _encode(self, body_json: bytes) -> Typed:
+        body, reason = decoded(body_json), f"column {self.column} has no schema"
+        for number, (_, encoder) in enumerate(self._known):
+            try:
+                return Typed(number, encoder.encode(body))
+            except Misfit as misfit:
+                reason = str(misfit)
+        return Typed(len(self._known) - 1, b"", reason)
+
+
+class TypedColumns:
+    """All columns of a datastore that have a schema, as they were at the last look."""
+
+    def __init__(self, state: StateTable) -> None:
+        self._state = state
+        self._columns: dict[str, TypedColumn] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Looks at the datastore. Raises Unavailable."""
+        for column, stored in stored_columns(self._state).items():
+            known = self._columns.get(column)
+            if known is None:
+                self._columns[column] = TypedColumn(self._state, column, stored)
+            else:
+                known.take(stored)
+
+    def all(self) -> list[TypedColumn]:
+        """By name."""
+        return [self._columns[column] for column in sorted(self._columns)]
+
+    def named(self, column: str) -> TypedColumn | None:
+        return self._columns.get(column)

@@ -13,11 +13,10 @@ so do the full names of types.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from bridge.typed.body_schema import AvroType
-
-Compatibility = Literal["FULL", "BACKWARD", "FORWARD"]
+from bridge.typed.declaration import Compatibility
 
 _PROMOTED: Final = {"int": ("long", "double"), "float": ("double",)}
 """What a reader may have instead of what was written."""

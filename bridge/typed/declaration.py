@@ -11,22 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-import schemas
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.compatibility import Compatibility
 from store.cells import check_column_name
 from store.errors import InvalidRequest
 
 COLUMNS_MAX: Final = 100
 """Columns with a schema: every gateway looks at all their versions each second."""
 
-FILE_SUFFIX: Final = ".avsc"
+Compatibility = Literal["FULL", "BACKWARD", "FORWARD"]
+"""What a new version must be to every earlier one (:mod:`bridge.typed.compatibility`)."""
 
 Policy = Literal["envelope", "park"]
 
@@ -40,23 +37,6 @@ class ColumnSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     schema: Annotated[str, Meta(min_length=1)]
     unfit: Policy = "envelope"
     compatibility: Compatibility = "FULL"
-
-    def load(self, directory: Path) -> BodySchema:
-        """The schema that it names. Raises InvalidRequest with the column."""
-        try:
-            return load_schema(self.schema, directory)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"schema {self.schema} of column {self.column}: {error}") from None
-
-
-def load_schema(name: str, directory: Path) -> BodySchema:
-    """A schema by its shipped name or its file. Raises InvalidRequest."""
-    try:
-        text = (directory / name).read_text(encoding="utf-8") if name.endswith(FILE_SUFFIX) else schemas.avro_text(name)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidRequest(f"it cannot be read: {why}; give a file that ends in {FILE_SUFFIX} or one of {', '.join(schemas.avro_names())}") from None
-    return body_schema(text)
 
 
 def check_schemas(declared: Sequence[ColumnSchema]) -> None:

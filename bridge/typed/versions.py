@@ -24,8 +24,9 @@ import msgspec
 import schemas
 from bridge.events.registry import ENVELOPE_VERSIONS, meaning_of, schema_id_of
 from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.compatibility import Compatibility, breaks
-from bridge.typed.declaration import ColumnSchema, Policy
+from bridge.typed.compatibility import breaks
+from bridge.typed.declaration import ColumnSchema, Compatibility, Policy
+from bridge.typed.schema_files import declared_schema
 from store.engines.contract import StateTable
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
@@ -97,14 +98,14 @@ def stored_columns(state: StateTable, column: str | None = None) -> dict[str, St
 def register_declared(state: StateTable, declared: Sequence[ColumnSchema], directory: Path) -> None:
     """Registers what a configuration declares; again is no harm. Files lie in ``directory``. Raises InvalidRequest, IncompatibleSchema, Unavailable."""
     for each in declared:
-        register(state, each.column, each.load(directory), Settings(each.unfit, each.compatibility))
+        register(state, each.column, declared_schema(each, directory), Settings(each.unfit, each.compatibility))
 
 
 def register(state: StateTable, column: str, schema: BodySchema, settings: Settings) -> Version:
     """Makes it a version of the column unless it is one, and the settings those of the column. Raises IncompatibleSchema, Unavailable."""
     for _ in range(_TRIES_MAX):
         stored = stored_columns(state, column).get(column, StoredColumn(Settings(), ()))
-        known = _version_of(stored, schema)
+        known = version_of(stored, schema)
         if known is not None:
             _keep_settings(state, column, settings)
             return known
@@ -132,8 +133,8 @@ def check_version(column: str, schema: BodySchema, stored: StoredColumn, compati
         raise IncompatibleSchema(f"column {column}: {found}. It must be {compatibility} to every version: {fix}")
 
 
-def _version_of(stored: StoredColumn, schema: BodySchema) -> Version | None:
-    """Explanations (``doc``) make no version."""
+def version_of(stored: StoredColumn, schema: BodySchema) -> Version | None:
+    """The version that the schema is; None for a new one. Explanations (``doc``) make no version."""
     wanted = meaning_of(json.loads(schema.cell_text))
     return next((version for version in stored.versions if meaning_of(json.loads(version.cell)) == wanted), None)
 

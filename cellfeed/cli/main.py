@@ -47,6 +47,7 @@ _GROUPS: Final = {
     "acls": ("acls_app", ("access",)),
     "warehouse": ("app", ("warehouse",)),
     "index": ("app", ("index", "index_check")),
+    "schemas": ("app", ("schemas",)),
 }
 """First word of several verbs to the Typer that they belong to and its modules; the first one has it, all of them add verbs to it."""
 

@@ -1,0 +1,31 @@
+"""Schemas by the names that configurations and commands give them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import schemas
+from bridge.typed.body_schema import BodySchema, body_schema
+from bridge.typed.declaration import ColumnSchema
+from store.errors import InvalidRequest
+
+FILE_SUFFIX: Final = ".avsc"
+
+
+def declared_schema(declared: ColumnSchema, directory: Path) -> BodySchema:
+    """What a configuration declares. Raises InvalidRequest with the column."""
+    try:
+        return load_schema(declared.schema, directory)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"schema {declared.schema} of column {declared.column}: {error}") from None
+
+
+def load_schema(name: str, directory: Path) -> BodySchema:
+    """A schema by its shipped name, or by its file, which lies in ``directory`` unless its path is a whole one. Raises InvalidRequest."""
+    try:
+        text = (directory / name).read_text(encoding="utf-8") if name.endswith(FILE_SUFFIX) else schemas.avro_text(name)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"it cannot be read: {why}; give a file that ends in {FILE_SUFFIX} or one of {', '.join(schemas.avro_names())}") from None
+    return body_schema(text)

@@ -93,12 +93,12 @@ def body_schema(text: str) -> BodySchema:
     try:
         raw = json.loads(text)
         fastavro.parse_schema(raw, _write_hint=False)  # its result is not kept: it rewrites names
+        if not isinstance(raw, dict) or raw.get("type") != "record":
+            raise InvalidRequest("the schema of a body is a record: a body is a JSON object")
+        reader = _Reader()
+        root = reader.read(raw, "", "body", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SchemaParseException, UnknownType) as error:
         raise InvalidRequest(f"it is no Avro schema: {type(error).__name__}: {error!s:.300}") from None
-    if not isinstance(raw, dict) or raw.get("type") != "record":
-        raise InvalidRequest("the schema of a body is a record: a body is a JSON object")
-    reader = _Reader()
-    root = reader.read(raw, "", "body", 0)
     if root.name + CELL_SUFFIX in reader.named:
         raise InvalidRequest(f"the name {root.name}{CELL_SUFFIX} is that of the whole cell's record: give the type in it another name")
     return BodySchema(root.name, _compact(raw), _compact(_cell_schema(raw, root.name)), root)

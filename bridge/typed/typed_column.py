@@ -18,7 +18,7 @@ from store.engines.contract import StateTable
 
 class Typed(NamedTuple):
     """A body by a version: ``version`` is its place among :attr:`TypedColumn.versions`, ``data`` its Avro binary. Where it fits none, ``data`` is empty for
-    a reason that ``misfit`` tells, and ``version`` is the newest."""
+    a reason that ``misfit`` tells, and ``version`` is the first: its schema has room for JSON as that of every other one, and it stays the first."""
 
     version: int
     data: bytes
@@ -83,7 +83,7 @@ class TypedColumn:
                 return Typed(number, encoder.encode(body))
             except Misfit as misfit:
                 reason = str(misfit)
-        return Typed(len(self._known) - 1, b"", reason)
+        return Typed(0, b"", reason)
 
 
 class TypedColumns:

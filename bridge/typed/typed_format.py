@@ -77,10 +77,10 @@ class TypedFormat:
         return values
 
     def is_as_json(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes, value: bytes) -> bool:
-        """Whether a value is this cell's with its body as JSON, by any version that is registered."""
+        """Whether a value is this cell's with its body as JSON."""
         fields = self._fields.encode(shard, cell, key, b"")
         skip = WIRE_HEAD.size
-        return value[:skip] in self._all_heads() and value[skip:] == b"".join((fields[skip:-1], _JSON, varint(len(body_json)), body_json))
+        return value[:skip] == self._all_heads()[0] and value[skip:] == b"".join((fields[skip:-1], _JSON, varint(len(body_json)), body_json))
 
     def _all_heads(self) -> list[bytes]:
         versions = self.column.versions

@@ -2,15 +2,20 @@
 
 Taxi bodies, one process, CPU time; runs of both sides are interleaved and the figures are medians. ``avro values`` stands beside fastavro writing the same
 schema, ``record batch`` beside aiokafka's builder (Cython) appending the same keys and values, ``cells to batch`` is all of it from decoded bodies:
-keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored bodies.
+keys, envelopes, framing, checksum. ``first read`` adds the decompression of the stored bodies. ``typed values`` are the shipped trips as column BASE
+has them, by the shipped schema, from canonical JSON: beside the envelope with the same bodies, and beside fastavro writing the same records from the same JSON.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import fastavro
@@ -20,11 +25,20 @@ import schemas
 from benchmarks import Figure
 from benchmarks.put_http import taxi_cells
 from bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
+from bridge.events.formats import WIRE_HEAD
 from bridge.events.record_batch import decode_record_batches, encode_record_batch, frame_records
 from bridge.events.record_keys import record_keys
+from bridge.typed.body_schema import body_schema
+from bridge.typed.typed_column import TypedColumn
+from bridge.typed.typed_format import TypedFormat
+from bridge.typed.versions import Settings, Version, register
+from cellfeed.loading.records import FileFormat, read_records
+from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from store import json_body
+from store.api import CellToPut
 from store.body_codec import encode_body
 from store.cells import StoredCell
+from store.datastore import Datastore
 
 CELLS = 5_000
 RUNS = 9
@@ -51,6 +65,7 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
     yield _rate("encoding avro values", ours, "fastavro, same schema", theirs)
     ours, theirs = _interleaved(runs, lambda: frame_records(cells, keys, values, **covered), lambda: _by_aiokafka(cells, keys, values))
     yield _rate("encoding record batch", ours, "aiokafka's builder", theirs)
+    yield from _typed(runs)
     measured = _interleaved(
         runs,
         cells_to_batch,
@@ -63,6 +78,53 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
     names = ["cells to batch avro", "first read avro", "first read json", "read batch", "decode avro", "decode json"]
     for name, seconds in zip(names, measured, strict=True):
         yield Figure(f"encoding {name}", seconds / CELLS * 1e6, "µs CPU/cell")
+
+
+def _typed(runs: int) -> Iterator[Figure]:
+    bodies = [json_body.canonical(cell.body) for cell in _trips()]
+    cells = [StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, FIRST_US, b"") for n, (row_key, _, _, _) in enumerate(taxi_cells(CELLS))]
+    keys = record_keys([cell.row_key for cell in cells])
+    with TemporaryDirectory() as directory, Datastore.open_embedded(Path(directory), shards=1) as datastore:
+        version = register(datastore.state, "BASE", body_schema(schemas.avro_text("taxi_trip")), Settings())
+        typed, envelope = TypedFormat(TypedColumn(datastore.state, "BASE")), AvroFormat(1)
+        by_us, by_envelope, by_fastavro = _interleaved(
+            runs,
+            lambda: typed.encode_many(SHARD, cells, keys, bodies),
+            lambda: envelope.encode_many(SHARD, cells, keys, bodies),
+            lambda: _typed_by_fastavro(version, cells, bodies),
+        )
+        if typed.encode_many(SHARD, cells, keys, bodies) != _typed_by_fastavro(version, cells, bodies):
+            raise AssertionError("fastavro writes other records than these")
+    yield _rate("encoding typed values", by_us, "the envelope, same bodies", by_envelope)
+    yield _rate("encoding typed values from JSON", by_us, "fastavro, same schema", by_fastavro)
+
+
+def _trips() -> list[CellToPut]:
+    """The shipped trips as column BASE has them."""
+    trips = [cells_of_trip(record.fields)[0] for record in read_records(shipped_csv(), FileFormat.CSV) if record.fields is not None]
+    return trips[:CELLS]
+
+
+def _typed_by_fastavro(version: Version, cells: list[StoredCell], bodies: list[bytes]) -> list[bytes]:
+    schema = fastavro.parse_schema(json.loads(version.cell))
+    values = []
+    for cell, body_json in zip(cells, bodies, strict=True):
+        out = io.BytesIO(WIRE_HEAD.pack(0, version.schema_id))
+        out.seek(WIRE_HEAD.size)
+        body = json.loads(body_json)
+        body["pickup"], body["dropoff"] = datetime.fromisoformat(body["pickup"]), datetime.fromisoformat(body["dropoff"])
+        record = {
+            "row_key": UUID(bytes=cell.row_key),
+            "column_name": cell.column_name,
+            "ref_key": cell.ref_key,
+            "added_id": cell.added_id,
+            "shard": SHARD,
+            "created_at": cell.created_at_us,
+            "body": ("cellfeed.taxi.TaxiTrip", body),
+        }
+        fastavro.schemaless_writer(out, schema, record)
+        values.append(out.getvalue())
+    return values
 
 
 def _cells() -> tuple[list[StoredCell], list[bytes]]:

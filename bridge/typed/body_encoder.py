@@ -26,13 +26,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from bridge.events.varints import SMALL, VARINTS, varint
+from bridge.events.varints import PAIRS, SMALL, TAILS, VARINTS, varint
 from bridge.typed.body_schema import AvroType
 from store.errors import CellfeedError
 
@@ -44,9 +44,18 @@ _TEXTS_KEPT_MAX: Final = 1_000
 _TEXT_KEPT_CHARACTERS_MAX: Final = 40
 
 _MISSING: Final = object()
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (moments of either kind are counted from it)
-_EPOCH_DAY: Final = _EPOCH.toordinal()
-_DAY_US: Final = 86_400_000_000
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+_days: dict[Any, int] = {}
+_DAYS_KEPT_MAX: Final = 10_000
+"""Days that were read and are kept: 27 years, and a bound on memory."""
+
+_TWO_DIGITS: Final = {f"{number:02}": number for number in range(60)}
+_HOURS: Final = {f"{number:02}": number for number in range(24)}
+_LONG_FROM: Final = 1 << 41
+_LONG_BELOW: Final = 1 << 53
+"""What takes three pairs and a tail: in microseconds from January 1970 to the year 2255."""
+
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -334,32 +343,66 @@ def _decimal(avro: AvroType) -> Encode:
 
 
 def _date(value: Any) -> bytes:
+    day = _days.get(value) if type(value) is str else None
+    if day is None:
+        day = _day(value)
+    if day is None:
+        raise Misfit(f"is {_kind(value)} that is no date as 2019-03-23")
+    return varint(day)
+
+
+def _day(text: Any) -> int | None:
+    """Days since 1970 of ``2019-03-23``; None for anything else."""
     try:
-        if type(value) is str and (day := date.fromisoformat(value)).isoformat() == value:
-            return varint(day.toordinal() - _EPOCH_DAY)
+        if type(text) is not str or (read := date.fromisoformat(text)).isoformat() != text:
+            return None
     except ValueError:
-        pass
-    raise Misfit(f"is {_kind(value)} that is no date as 2019-03-23")
+        return None
+    day = read.toordinal() - _EPOCH_DAY
+    if len(_days) < _DAYS_KEPT_MAX:
+        _days[text] = day
+    return day
 
 
 def _moment(*, in_utc: bool, thousandths: bool) -> Encode:
     example = f"2019-03-23T20:21:09{'.000' if thousandths else ''}{'Z' if in_utc else ''}"
-    spec = "milliseconds" if thousandths else "auto"
-    unit_us = 1_000 if thousandths else 1
+    digits = 3 if thousandths else 6
+    per_second = 10**digits
+    day_of, hour_of, two = _days.get, _HOURS.get, _TWO_DIGITS.get
 
     def encode(value: Any) -> bytes:
-        if type(value) is str and value[-1:].isascii() and (not in_utc or value[-1:] == "Z"):
+        if type(value) is str and (not in_utc or value[-1:] == "Z"):
             text = value[:-1] if in_utc else value
-            try:
-                at = datetime.fromisoformat(text)
-            except ValueError:
-                at = None
-            if at is not None and at.tzinfo is None and at.isoformat(timespec=spec) == text:
-                since = at - _EPOCH
-                return varint((since.days * _DAY_US + since.seconds * 1_000_000 + since.microseconds) // unit_us)
+            first = text[:10]
+            day = day_of(first)
+            if day is None:
+                day = _day(first)
+            hour, minute, second = hour_of(text[11:13]), two(text[14:16]), two(text[17:19])
+            if day is not None and hour is not None and minute is not None and second is not None and text[10] == "T" and text[13] == text[16] == ":":
+                fraction = _fraction(text[19:], digits, may_be_left_out=not thousandths)
+                if fraction is not None:
+                    return _long((((day * 24 + hour) * 60 + minute) * 60 + second) * per_second + fraction)
         raise Misfit(f"is {_kind(value)} that is no moment as {example}")
 
     return encode
+
+
+def _fraction(text: str, digits: int, *, may_be_left_out: bool) -> int | None:
+    """Of a second: ``.123456``; left out for 0, where that is how it is written. None for anything else."""
+    if not text:
+        return 0 if may_be_left_out else None
+    if len(text) != digits + 1 or text[0] != "." or not (text.isascii() and text[1:].isdigit()):
+        return None
+    value = int(text[1:])
+    return value if value or not may_be_left_out else None
+
+
+def _long(value: int) -> bytes:
+    """:func:`varint`, faster for moments of our time in microseconds."""
+    if _LONG_FROM <= value < _LONG_BELOW:
+        zigzag = value << 1
+        return PAIRS[zigzag & 0x3FFF] + PAIRS[zigzag >> 14 & 0x3FFF] + PAIRS[zigzag >> 28 & 0x3FFF] + TAILS[zigzag >> 42]
+    return varint(value)
 
 
 def _kind(value: object) -> str:

@@ -11,6 +11,7 @@ rules can be given a declared topic with ``latest`` under a legal name.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID, uuid5
@@ -69,6 +70,8 @@ class Topics:
         self._hidden: set[str] = set()
         self._declared: dict[str, VirtualTopic] = {}
         self._typed: dict[str, EventFormat] = {}
+        self._changing = threading.Lock()
+        """A column's topic that is made while the column becomes typed is typed, too."""
         for topic, event_format in declared:
             self._add_declared(topic, event_format)
             self._declared[topic.name] = topic
@@ -76,23 +79,26 @@ class Topics:
 
     def refresh(self) -> None:
         """Reads the columns again (blocks: a query of the store)."""
-        for column in self._columns():
-            name = f"{self._datastore}.{column}"
-            if name not in self._by_name and _LEGAL.fullmatch(name):
-                self._add_with_latest(name, View(column))
+        columns = self._columns()
+        with self._changing:
+            for column in columns:
+                name = f"{self._datastore}.{column}"
+                if name not in self._by_name and _LEGAL.fullmatch(name):
+                    self._add_with_latest(name, View(column))
 
     def type_column(self, column: str, event_format: EventFormat) -> None:
         """The bodies of a column are typed from now on, or anew: its topic, ``@latest`` of it, and views of it that are declared as typed. Topics whose
         records are others then are others to whoever keeps their blocks."""
         name = f"{self._datastore}.{column}"
-        if self._formats["*"].name == "avro" and name not in self._formats:
-            self._typed[name] = event_format
-            for topic in filter(None, (self._by_name.get(name), self._by_name.get(name + LATEST))):
-                if topic.name not in self._formats:
-                    self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, compression=topic.compression))
-        for declared in self._declared.values():
-            if declared.format == "typed" and declared.column == column:
-                self._add_declared(declared, event_format)
+        with self._changing:
+            if self._formats["*"].name == "avro" and name not in self._formats:
+                self._typed[name] = event_format
+                for topic in filter(None, (self._by_name.get(name), self._by_name.get(name + LATEST))):
+                    if topic.name not in self._formats:
+                        self._add(make_topic(topic.name, topic.view, event_format, latest=topic.latest, compression=topic.compression))
+            for declared in self._declared.values():
+                if declared.format == "typed" and declared.column == column:
+                    self._add_declared(declared, event_format)
 
     def all(self) -> list[Topic]:
         """Those that are listed."""

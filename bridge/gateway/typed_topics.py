@@ -54,7 +54,8 @@ class TypedTopics:
 
     def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
         """See :class:`bridge.events.registry.TypedSchemas`."""
-        self.look()
+        if self._topics is not None and self._topics.named(topic) is None:
+            self._topics.refresh()  # the first cell of a column may just have come
         found = self._topics.named(topic) if self._topics is not None else None
         if found is None or not isinstance(found.event_format, TypedFormat):
             return [], COMPATIBILITY

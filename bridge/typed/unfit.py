@@ -20,7 +20,7 @@ import msgspec
 
 from bridge.typed.typed_column import TypedColumns
 from bridge.typed.typed_format import Unfit
-from store.body_codec import decode_body
+from store.body_codec import decode_body, is_erased
 from store.cells import StoredCell
 from store.engines.contract import Engine, StateEntry, StateTable
 from store.errors import Unavailable
@@ -100,8 +100,9 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
 def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:
     typed = columns.named(cell.column)
     found: list[StoredCell] = engine.scan(cell.shard, cell.added_id, 1)
-    # A cell that is not there is in nobody's way: nothing is left out for it.
-    return not found or found[0].added_id != cell.added_id or (typed is not None and not typed.encode([decode_body(found[0].body)])[0].misfit)
+    # A cell that is not there, or was erased, is in nobody's way: nothing is left out for it.
+    is_gone = not found or found[0].added_id != cell.added_id or is_erased(found[0].body)
+    return is_gone or (typed is not None and not typed.encode([decode_body(found[0].body)])[0].misfit)
 
 
 def _with(cells: Sequence[Unfit], now_us: int, noted: Mapping[str, _Noted]) -> dict[str, _Noted]:

@@ -22,7 +22,7 @@ from bridge.typed.unfit import TriedAgain, UnfitCell, try_again, unfit_cells
 from bridge.typed.versions import Settings, StoredColumn, check_version, stored_columns, version_of
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from store.body_codec import decode_body
+from store.body_codec import decode_body, is_erased
 from store.cells import StoredCell
 from store.datastore import Datastore
 from store.errors import CellfeedError
@@ -164,7 +164,7 @@ def _cells_of(datastore: Datastore, column: str) -> Iterator[tuple[int, StoredCe
                 locations[shard] = found[-1].added_id + 1
             else:
                 del locations[shard]
-            yield from ((shard, cell) for cell in found if cell.column_name == column)
+            yield from ((shard, cell) for cell in found if cell.column_name == column and not is_erased(cell.body))
 
 
 def _wait_until_heard(datastore: Datastore) -> None:

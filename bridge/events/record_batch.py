@@ -75,7 +75,7 @@ def encode_record_batch(
     values = encode_values(event_format, shard, cells, keys, bodies_json)
     if b"" in values:  # a format leaves some out (LeftOut): their offsets are holes
         has_record = [value != b"" for value in values]
-        cells, keys, values = (list(compress(each, has_record)) for each in (cells, keys, values))
+        cells, keys, values = list(compress(cells, has_record)), list(compress(keys, has_record)), list(compress(values, has_record))
     headers = encode_headers([] if event_format.content_type is None else [(CONTENT_TYPE, event_format.content_type)])
     covered = {"base_offset": base_offset, "next_offset": next_offset, "leader_epoch": leader_epoch}
     return frame_records(cells, keys, values, headers, **covered, compression=compression)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.triggers.parked import ParkedCells
+from bridge.typed import unfit
 from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.backups.restore import Target
 from store.clusters.cluster import Watermark
@@ -39,6 +40,7 @@ def open_datastore(config: Config, directory: Path) -> Datastore:
     else:
         datastore = Datastore(open_clusters(config.datastore))
     datastore.when_erased(ParkedCells(datastore.state).forget_row)
+    datastore.when_erased(partial(unfit.forget_row, datastore.state))
     return datastore
 
 

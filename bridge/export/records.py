@@ -89,7 +89,8 @@ class RecordEncoder:
         unfit = [self._parked(shard, cell, f"unfit: {value.reason}") for cell, value in zip(shown, values, strict=True) if isinstance(value, LeftOut)]
         if unfit:
             fitting = [index for index, value in enumerate(values) if not isinstance(value, LeftOut)]
-            shown, bodies, keys, values = ([column[index] for index in fitting] for column in (shown, bodies, keys, values))
+            shown, bodies = [shown[index] for index in fitting], [bodies[index] for index in fitting]
+            keys, values = [keys[index] for index in fitting], [values[index] for index in fitting]
         ids, timestamps_ms, shared = [cell.added_id for cell in shown], [cell.created_at_us // 1000 for cell in shown], self._headers.of(shown, epochs)
         if None in values:  # what has no value has no content type either
             shared = [each if value is not None else without_more(each) for value, each in zip(values, shared, strict=True)]

@@ -49,8 +49,8 @@ class Topic(NamedTuple):
 class Topics:
     """The topics of a datastore. ``columns`` is asked again for a name that is not known yet, so a new column's topic is there with its first cell.
 
-    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each. :meth:`type_column` gives a column's topic a typed
-    format, unless ``formats`` says another one for it.
+    ``formats``, ``compressions``: by topic name, ``*`` for the others; ``declared``: with the format of each. :meth:`type_column` gives a column's topic a
+    typed format, unless ``formats`` says another one for it.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 import msgspec
 
@@ -95,6 +96,14 @@ def try_again(engine: Engine, columns: TypedColumns, column: str | None = None) 
         if done:
             _change(engine.state, entry.key, partial(_without, done))
     return told
+
+
+def forget_row(state: StateTable, row_key: UUID) -> None:
+    """Takes the cells of a row off the list: the reasons quote what was erased. Raises Unavailable."""
+    for entry in state.list(_PREFIX):
+        gone = {str(cell.added_id) for cell in _cells_of(entry) if cell.row_key == str(row_key)}
+        if gone:
+            _change(state, entry.key, partial(_without, gone))
 
 
 def _fits(engine: Engine, columns: TypedColumns, cell: UnfitCell) -> bool:

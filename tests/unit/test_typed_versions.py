@@ -33,7 +33,7 @@ from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.declaration import ColumnSchema, check_schemas
 from bridge.typed.typed_column import TypedColumn, TypedColumns
 from bridge.typed.typed_format import TypedFormat
-from bridge.typed.unfit import note_unfit, try_again, unfit_cells
+from bridge.typed.unfit import forget_row, note_unfit, try_again, unfit_cells
 from bridge.typed.versions import IncompatibleSchema, Settings, register, register_declared, stored_columns
 from store.datastore import Datastore
 from store.engines.contract import StateEntry, StateTable
@@ -290,6 +290,15 @@ def test_many_parked_cells_are_few_entries(datastore: Datastore) -> None:
     note_unfit(datastore.state, "BASE", 3, [(cell, "because") for cell in cells[990:1010]])
     assert len(datastore.state.list("unfit/")) == 3
     assert [cell.added_id for cell in unfit_cells(datastore.state)] == list(range(2_500))
+
+
+def test_the_reasons_of_an_erased_row_go_with_its_bodies(datastore: Datastore) -> None:
+    erased, other = log_cell(0), log_cell(1)._replace(row_key=UUID(int=77).bytes)
+    note_unfit(datastore.state, "BASE", 3, [(erased, "fare is 12.5, not an integer"), (other, "fare is text, not an integer")])
+    forget_row(datastore.state, UUID(bytes=erased.row_key))
+    assert [cell.reason for cell in unfit_cells(datastore.state)] == ["fare is text, not an integer"]
+    forget_row(datastore.state, UUID(int=77))
+    assert datastore.state.list("unfit/") == []
 
 
 def test_topics_that_are_typed(datastore: Datastore) -> None:

@@ -80,16 +80,16 @@ def build(
 def _wait_until_built(instance: Opened, name: str, record: VersionRecord) -> None:
     catalog, stop = instance.datastore.indexes.catalog, threading.Event()
     first = version_status(instance.datastore, instance.coordinator, record)
+    worker = IndexWorker(instance.datastore, instance.coordinator, f"build-{socket.gethostname()}-{os.getpid()}", only=name)
     thread: threading.Thread | None = None
-    if not first.workers:
-        worker = IndexWorker(instance.datastore, instance.coordinator, f"build-{socket.gethostname()}-{os.getpid()}", only=name)
-        thread = threading.Thread(target=worker.run, args=(stop,), name="index-build")
-        thread.start()
     try:
         with progress_bar() as bar:
             task = bar.add_task(f"index {name} version {record.number}", total=first.cells_total, completed=first.cells_total - first.cells_behind)
             while any(each.number == record.number and each.state == BUILDING for each in catalog.get(name).versions):
                 now = version_status(instance.datastore, instance.coordinator, record)
+                if thread is None and not now.workers:  # asked each time: one that was killed counts as a worker until its session ends
+                    thread = threading.Thread(target=worker.run, args=(stop,), name="index-build")
+                    thread.start()
                 bar.update(task, total=now.cells_total, completed=now.cells_total - now.cells_behind)
                 if thread is not None and not thread.is_alive():
                     raise InvalidRequest("the build has ended before it was complete; see what it logged")

@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from store.clusters.catching_up import wait_for_minions
 from store.clusters.roles import Role, read_role, write_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
@@ -64,6 +65,8 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
         raise away[0]  # only a cluster that has been made can do without one of its servers
     refuse_restore_under_way(cluster)
     state = prepare_cluster(cluster, shard_map)
+    # A minion that is opened before it has come to the schema is refused, and left alone for a while.
+    wait_for_minions(cluster, master_name, minion_names, "run `cellfeed cluster init` again when it is mended")
     # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
     if minion_names:
         set_semi_sync(master, master=True, wanted=cluster.semi_sync)

@@ -16,13 +16,13 @@ A shard may lie in another cluster than it did, and the number of clusters may b
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store.backups.restore import LogReader, Plan
 from store.cells import StoredCell
+from store.clusters.catching_up import wait_for_minions
 from store.clusters.init import mark_of, prepare_cluster
 from store.clusters.roles import Role, newest, read_role
 from store.clusters.shard_map import ShardMap, write_map
@@ -30,20 +30,15 @@ from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database
 from store.engines.mysql_migrations import Layout
-from store.engines.mysql_replication import minion_status, position, promotion_lock, set_semi_sync
+from store.engines.mysql_replication import promotion_lock, set_semi_sync
 from store.engines.mysql_restore import Mark, MySqlRestore
 from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData, StorageUnavailable
+from store.errors import ProtectData
 from store.failpoints import declare, failpoint
 
 declare("cluster.restore.between_clusters", "cluster.restore.between_roles")
 
 _log: Final = logging.getLogger("cellfeed.restore")
-
-CATCH_UP_S: Final = 60.0
-"""How long a minion may receive nothing new before it is told, in seconds: it applies as it receives, so it is seconds behind the load."""
-
-_PAUSE_S: Final = 0.1
 
 
 class ClusterTarget:
@@ -143,29 +138,13 @@ class ClusterTarget:
     def open(self) -> None:
         left = {name: mark for name, mark in self._marks.items() if not mark.done}
         for name, mark in left.items():
-            self._wait_for_minions(self._clusters[name], mark.role)
+            otherwise = "the restore is done but for that: run it again when the minion is mended"
+            wait_for_minions(self._clusters[name], mark.role.master, mark.role.minions, otherwise)
         for name, mark in left.items():
             set_semi_sync(self._clusters[name].server(mark.role.master), master=True, wanted=mark.role.semi_sync)
             self._restores[name].open(mark)
             _log.info("cluster %s is restored from backup %s: %s is master in epoch %d", name, mark.backup, mark.role.master, mark.role.epoch)
             failpoint("cluster.restore.between_roles")
-
-    def _wait_for_minions(self, cluster: ClusterServers, role: Role) -> None:
-        """Until each has what the master has. Raises StorageUnavailable for one that does not come nearer."""
-        wanted = position(cluster.server(role.master)).sequence
-        for name in role.minions:
-            server = cluster.server(name)
-            reached, since_s = -1, time.monotonic()
-            while (now := position(server).sequence) < wanted:
-                if now > reached:
-                    reached, since_s = now, time.monotonic()
-                status = minion_status(server)
-                if time.monotonic() - since_s > CATCH_UP_S or (status is not None and status.error):
-                    why = status.error if status is not None and status.error else f"it has received nothing for {CATCH_UP_S:.0f} s"
-                    raise StorageUnavailable(
-                        f"{name} does not follow {role.master}: {why}; the restore is done but for that: run it again when {name} is mended"
-                    )
-                time.sleep(_PAUSE_S)
 
 
 class _Reader:

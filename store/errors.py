@@ -13,6 +13,7 @@
     ├── Unavailable               503  retriable
     │   ├── Overloaded            429  definite: a queue was full, nothing was written
     │   ├── StorageUnavailable    503  definite: failed before the commit began
+    │   │   └── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has moved, to another one
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
@@ -126,6 +127,12 @@ class Overloaded(Unavailable):
 
 class StorageUnavailable(Unavailable):
     code = "storage_unavailable"
+
+
+class ShardMoving(StorageUnavailable):
+    """The shard was looked for on a cluster that it is leaving, or has left. In a moment it is found on the other one."""
+
+    code = "shard_moving"
 
 
 class OutcomeUnknown(Unavailable):

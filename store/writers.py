@@ -6,14 +6,20 @@ Cells of one call that lie in several groups are committed apart, each all or no
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Final
 
 from store.cells import NewCell, Outcome, PutResult
 from store.engines.contract import Engine
 from store.errors import CellfeedError
 from store.sharding import shards_of
 from store.writer import GroupCommitWriter, OnResults
+
+_LOOK_S: Final = 1.0
+"""How often it is asked whether all shards are still in one group: they are not any more when the first of them has moved to another cluster. Until that is
+noticed the engine divides the cells."""
 
 
 class Writers:
@@ -24,11 +30,14 @@ class Writers:
         self._lock = threading.Lock()
         self._closed = False
         self._writers: dict[str, GroupCommitWriter] = {}
-        self._one_group = len({engine.commit_group(shard) for shard in range(engine.shards)}) == 1
+        self._one_group = self._is_one_group()
+        self._looked_at_s = time.monotonic()
         self._first = self._writer(engine.commit_group(0))
 
     def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
         """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an error of one is its cells' own, unless all have failed."""
+        if (now_s := time.monotonic()) - self._looked_at_s > _LOOK_S:
+            self._one_group, self._looked_at_s = self._is_one_group(), now_s
         if self._one_group or not cells:
             return self._first.submit(cells)
         shards = shards_of([cell.row_key for cell in cells], self._engine.shards)
@@ -38,6 +47,9 @@ class Writers:
         if len(groups) == 1:
             return self._writer(next(iter(groups))).submit(cells)
         return _Gathered(cells, shards, list(groups.values())).submit([self._writer(group) for group in groups])
+
+    def _is_one_group(self) -> bool:
+        return len({self._engine.commit_group(shard) for shard in range(self._engine.shards)}) == 1
 
     def close(self) -> None:
         """Writes what is waiting, then ends the threads."""

@@ -42,58 +42,66 @@ _DRAIN_CELLS: Final = 1_000
 
 
 class BufferedWriter:
-    """Puts with copies on ``copies`` other clusters. ``tables``: each cluster's buffer table. ``shard_of``: a cell's shard."""
+    """Puts with copies on ``copies`` other clusters. ``tables``: each cluster's buffer table. ``write`` puts cells where their shards are. ``shard_of``: a
+    cell's shard."""
 
     def __init__(
         self,
-        clusters: Mapping[str, Cluster],
         tables: Mapping[str, BufferTable],
+        write: Callable[[Sequence[NewCell]], list[PutResult]],
         shard_of: Callable[[NewCell], int],
         copies: int = 1,
         chance: random.Random | None = None,
     ) -> None:
-        self._clusters, self._tables, self._shard_of = clusters, tables, shard_of
-        self._copies = min(copies, len(clusters) - 1)
+        self._tables, self._write, self._shard_of = tables, write, shard_of
+        self._copies = min(copies, len(tables) - 1)
         self._chance = chance or random.Random()
 
-    def put(self, own: Cluster, cells: Sequence[NewCell]) -> list[PutResult]:
-        """As the engine's ``put``, for cells of one cluster. Raises only when neither the own master nor another one took them."""
+    def put(self, own: str, cells: Sequence[NewCell]) -> list[PutResult]:
+        """As the engine's ``put``, for cells of the cluster ``own``. Raises only when neither the own master nor another one took them."""
         kept_on = self._copy(own, cells)
         failpoint("buffer.after_copies")
         try:
-            results = own.put(cells)
+            results = self._write(cells)
         except Unavailable as error:
             if not kept_on:
                 raise
             return self._accepted(own, kept_on, cells, error)
         failpoint("buffer.after_own_put")
+        # Of a group whose shards went different ways, those that were not written.
+        waiting = [(index, result.error) for index, result in enumerate(results) if isinstance(result.error, Unavailable)]
+        if waiting and kept_on:
+            with suppress(Unavailable):
+                accepted = self._accepted(own, kept_on, [cells[index] for index, _ in waiting], waiting[0][1])
+                for (index, _), result in zip(waiting, accepted, strict=True):
+                    results[index] = result
         refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
         if refused:
             for name in kept_on:
                 with suppress(CellfeedError):  # the drain finds the conflict otherwise, and drops the copy
-                    self._tables[name].remove_copies(own.name, refused)
+                    self._tables[name].remove_copies(own, refused)
         return results
 
-    def _copy(self, own: Cluster, cells: Sequence[NewCell]) -> list[str]:
-        others = [name for name in self._clusters if name != own.name]
+    def _copy(self, own: str, cells: Sequence[NewCell]) -> list[str]:
+        others = [name for name in self._tables if name != own]
         self._chance.shuffle(others)
         kept_on: list[str] = []
         for name in others:
             if len(kept_on) == self._copies:
                 break
             try:
-                self._tables[name].add(own.name, cells)
+                self._tables[name].add(own, cells)
             except Unavailable as error:
-                _log.warning("no copy of a put for cluster %s on %s: %s", own.name, name, error)
+                _log.warning("no copy of a put for cluster %s on %s: %s", own, name, error)
             else:
                 kept_on.append(name)
         return kept_on
 
-    def _accepted(self, own: Cluster, kept_on: Sequence[str], cells: Sequence[NewCell], error: Unavailable) -> list[PutResult]:
+    def _accepted(self, own: str, kept_on: Sequence[str], cells: Sequence[NewCell], error: Unavailable) -> list[PutResult]:
         failpoint("buffer.before_accept")
         for name in kept_on:
             try:
-                same = self._tables[name].accept(own.name, cells)
+                same = self._tables[name].accept(own, cells)
             except Unavailable:
                 continue
             return [self._buffered(cell, is_same) for cell, is_same in zip(cells, same, strict=True)]
@@ -105,10 +113,11 @@ class BufferedWriter:
 
 
 class BufferDrain:
-    """The background job: every worker may run one; two at once do the same puts, which are idempotent."""
+    """The background job: every worker may run one; two at once do the same puts, which are idempotent. ``cluster_of``: where a shard is now. A cell goes
+    there, whichever cluster it was buffered for: its shard may have moved."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], tables: Mapping[str, BufferTable], shard_of: Callable[[NewCell], int]) -> None:
-        self._clusters, self._tables, self._shard_of = clusters, tables, shard_of
+    def __init__(self, tables: Mapping[str, BufferTable], cluster_of: Callable[[int], Cluster], shard_of: Callable[[NewCell], int]) -> None:
+        self._tables, self._cluster_of, self._shard_of = tables, cluster_of, shard_of
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,23 +144,27 @@ class BufferDrain:
         """Goes through all tables once; how many cells were removed. A cluster that is away is left for the next time."""
         removed = 0
         for where, table in self._tables.items():
-            for owner, cluster in self._clusters.items():
-                if owner == where:
-                    continue
+            try:
+                owners = [count.owner for count in table.counts()]
+            except Unavailable as error:
+                _log.info("what %s buffers waits: %s", where, error)
+                continue
+            for owner in owners:
                 try:
-                    removed += self._drain(table, cluster, older_than_s)
+                    removed += self._drain(table, owner, older_than_s)
                 except Unavailable as error:
                     _log.info("what %s buffers for %s waits: %s", where, owner, error)
         return removed
 
-    def forget_row(self, owner: str, row_key: bytes) -> None:
-        """Removes what other clusters buffer of a row that was erased. Raises OutcomeUnknown when one of them does not answer."""
+    def forget_row(self, row_key: bytes) -> None:
+        """Removes what clusters buffer of a row that was erased, whichever cluster it was meant for: its shard may have moved. Raises OutcomeUnknown when one
+        of them does not answer."""
         silent = []
         for where, table in self._tables.items():
-            if where == owner:
-                continue
             try:
-                table.remove_row(owner, row_key)
+                for owner in self._tables:
+                    if owner != where:
+                        table.remove_row(owner, row_key)
             except Unavailable as error:
                 silent.append(f"{where}: {error}")
         if silent:
@@ -165,28 +178,35 @@ class BufferDrain:
                 # The job must outlive whatever happens to it: what it is for would silently stop.
                 _log.exception("the buffers were not drained this time")
 
-    def _drain(self, table: BufferTable, own: Cluster, older_than_s: float) -> int:
+    def _drain(self, table: BufferTable, owner: str, older_than_s: float) -> int:
         removed = after_id = 0
-        while batch := table.waiting(own.name, after_id, min(_DRAIN_CELLS, BATCH_CELLS_MAX), older_than_s):
+        while batch := table.waiting(owner, after_id, min(_DRAIN_CELLS, BATCH_CELLS_MAX), older_than_s):
             after_id = batch[-1].buffer_id
-            # Found or written, each cell has its place in the own log now; it is safe there once a minion holds that place.
-            results = own.put([waiting.cell for waiting in batch])
-            failpoint("buffer.drain.after_put")
-            for waiting, result in zip(batch, results, strict=True):
-                if result.outcome is Outcome.CONFLICT:
-                    self._conflict(table, waiting, result)
-            erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
-            own.look()
-            replicated = own.replicated()
-            safe = [
-                waiting.buffer_id
-                for waiting, result in zip(batch, results, strict=True)
-                if result.acknowledged and result.shard is not None and result.added_id is not None and result.added_id < replicated.get(result.shard, 0)
-            ]
-            failpoint("buffer.drain.before_remove")
-            table.remove(safe + erased)
-            removed += len(safe) + len(erased)
+            by_cluster: dict[Cluster, list[BufferedCell]] = {}
+            for waiting in batch:
+                by_cluster.setdefault(self._cluster_of(self._shard_of(waiting.cell)), []).append(waiting)
+            for own, some in by_cluster.items():
+                removed += self._put_again(table, own, some)
         return removed
+
+    def _put_again(self, table: BufferTable, own: Cluster, batch: Sequence[BufferedCell]) -> int:
+        # Found or written, each cell has its place in the own log now; it is safe there once a minion holds that place.
+        results = own.put([waiting.cell for waiting in batch])
+        failpoint("buffer.drain.after_put")
+        for waiting, result in zip(batch, results, strict=True):
+            if result.outcome is Outcome.CONFLICT:
+                self._conflict(table, waiting, result)
+        erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
+        own.look()
+        replicated = own.replicated()
+        safe = [
+            waiting.buffer_id
+            for waiting, result in zip(batch, results, strict=True)
+            if result.acknowledged and result.shard is not None and result.added_id is not None and result.added_id < replicated.get(result.shard, 0)
+        ]
+        failpoint("buffer.drain.before_remove")
+        table.remove(safe + erased)
+        return len(safe) + len(erased)
 
     def _conflict(self, table: BufferTable, waiting: BufferedCell, result: PutResult) -> None:
         if waiting.accepted:

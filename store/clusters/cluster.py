@@ -33,7 +33,7 @@ from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role
 from store.engines.contract import ErasedStep, Head, Replica, WriteTerms
-from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable, Unavailable
+from store.errors import OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
@@ -68,18 +68,34 @@ class Cluster:
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
         self._starts: dict[int, int] = {}
         self._erasures: dict[int, tuple[dict[str, int], int]] = {}
+        self._told: dict[int, Head] = {}
+        self._lacks = False
         for node in nodes:
             node.on_role = self._heard
 
-    def hold(self, shards: Sequence[int]) -> None:
-        """The shard map gives it these shards from now on."""
+    def hold(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
+        """The shard map gives it these shards from now on. ``arrived``: what this process was told of shards when they were on another cluster; what was
+        shown stays shown (I9), and no leader epoch falls (I10)."""
         with self._lock:
-            self._shown = {shard: self._shown.get(shard, 0) for shard in shards}
-        self.shards = list(shards)
+            for shard in shards:
+                self._shown.setdefault(shard, 0)
+            for shard, head in (arrived or {}).items():
+                self._shown[shard] = max(self._shown.get(shard, 0), head.watermark)
+                self._starts[shard] = max(self._starts.get(shard, 0), head.log_start)
+                self._told[shard] = _later(self._told.get(shard), head)
+            self.shards = list(shards)
 
     def shown(self, shard: int) -> int:
         """The watermark as it was last worked out."""
-        return self._shown[shard]
+        return self._shown.get(shard, 0)
+
+    def told(self, shard: int) -> Head:
+        """The ends of a shard's log as they were last worked out."""
+        return self._told.get(shard, _UNKNOWN_HEAD)._replace(watermark=self.shown(shard))
+
+    def lacks(self) -> bool:
+        """Whether the master said, when the heads were last looked at, that it does not hold one of the shards: the shard map has changed, or is about to."""
+        return self._lacks
 
     # --- role ------------------------------------------------------------------------------------------------------------
 
@@ -160,7 +176,7 @@ class Cluster:
         read on to the next node when it says no; the last answer counts where none is enough. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
-        reasons, poor = [], None
+        reasons, poor, moving = [], None, False
         for node in self._order(master, first):
             if node.name != master and not self.follows(node):
                 reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
@@ -169,6 +185,7 @@ class Cluster:
                 value = node.call(what, READ_TIMEOUT_S)
             except Unavailable as error:
                 reasons.append(f"{node.name}: {error}")
+                moving = moving or isinstance(error, ShardMoving)
                 continue
             sure = role is not None and node.name == master and self._is_sure(role)
             if sure or enough is None or enough(value):
@@ -176,7 +193,7 @@ class Cluster:
             poor = (value, True)
         if poor is not None:
             return poor
-        raise StorageUnavailable(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
+        raise (ShardMoving if moving else StorageUnavailable)(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
 
     def _order(self, master: str | None, first: Replica) -> list[StorageNode]:
         """The master at the end that was asked for; the minions take turns at being asked first, so that they share the load."""
@@ -217,10 +234,13 @@ class Cluster:
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
         found = {}
         with self._lock:
+            self._lacks = master is not None and any(shard not in master.heads for shard in self.shards)
             for shard in self.shards:
-                newest_head = max(
-                    (view.heads.get(shard, _UNKNOWN_HEAD) for view in following.values()), key=lambda head: (head.leader_epoch, head.next_added_id)
-                )
+                # On its way to another cluster a shard is told by no node: what was told before counts.
+                newest_head = self._told.get(shard, _UNKNOWN_HEAD)
+                for view in following.values():
+                    newest_head = _later(newest_head, view.heads.get(shard, newest_head))
+                self._told[shard] = newest_head
                 held = [view.heads[shard].next_added_id for view in (minions if by_minions else [master] if master else minions) if shard in view.heads]
                 self._shown[shard] = watermark = max(self._shown[shard], *held) if held else self._shown[shard]
                 # A read may go to any of them: where one has trimmed, cells may be missing. As the watermark it never falls in a process.
@@ -230,7 +250,7 @@ class Cluster:
                     erasures=self._erasures_seen(shard, following) if newest_head.erasures or shard in self._erasures else 0,
                     log_start=min(log_start, watermark),
                     watermark=watermark,
-                    next_added_id=max(newest_head.next_added_id, watermark) if told_by_master else ADDED_ID_MAX,
+                    next_added_id=max(newest_head.next_added_id, watermark) if told_by_master and master and shard in master.heads else ADDED_ID_MAX,
                 )
         return found
 
@@ -280,3 +300,8 @@ class Cluster:
     def close(self) -> None:
         for node in self.nodes.values():
             node.close()
+
+
+def _later(one: Head | None, other: Head) -> Head:
+    """The head of the higher epoch, and of those the one with the higher next id."""
+    return other if one is None or (other.leader_epoch, other.next_added_id) > (one.leader_epoch, one.next_added_id) else one

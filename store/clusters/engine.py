@@ -12,15 +12,15 @@ from typing import Final, TypeVar
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Watermark
-from store.clusters.dictionaries import ClusteredDictionaries, refuse_lost_on_master
+from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
-from store.clusters.shard_map import MAP_KEY, ShardMap, read_map
+from store.clusters.placement import Placement
 from store.clusters.standing import ClusterStanding, standing
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.engines.log_start import check_trim
-from store.errors import CellfeedError, ProtectData, StorageUnavailable
+from store.errors import CellfeedError, ShardMoving, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
@@ -58,45 +58,21 @@ class ClusteredEngine:
             name: Cluster(name, [StorageNode(node, open_node) for node, open_node in members.items()], [], watermark) for name, members in nodes.items()
         }
         tables = {name: buffer_of(cluster) for name, cluster in self.clusters.items()}
-        self._buffered = BufferedWriter(self.clusters, tables, self._shard_of, copies) if copies and len(self.clusters) > 1 else None
-        self.drain = BufferDrain(self.clusters, tables, self._shard_of)
+        self._buffered = BufferedWriter(tables, self._write, self._shard_of, copies) if copies and len(self.clusters) > 1 else None
+        self.drain = BufferDrain(tables, self._cluster_of, self._shard_of)
         """The job that empties the buffers; a process that should do it starts it."""
         self._dictionaries = ClusteredDictionaries(list(self.clusters.values()))
         known.add_source(self._dictionaries.find)
         try:
-            shard_map = self._newest_map()
-            if (shard_map.datastore, shard_map.shards) != (datastore, shards):
-                raise ProtectData(
-                    f"the clusters hold datastore {shard_map.datastore!r} with {shard_map.shards} shards; opened as {datastore!r} with {shards} shards"
-                )
-            self._cluster_of = [self._named(cluster) for cluster in shard_map.by_shard()]
-            for name, cluster in self.clusters.items():
-                cluster.hold(shard_map.shards_of(name))
+            self.placement = Placement(datastore, shards, self.clusters)
         except BaseException:
             self.close()
             raise
         self._state = ClusterState(next(iter(self.clusters.values())))
-        self._indexes = ClusteredIndexes(list(self.clusters.values()), lambda shard: self._cluster_of[shard])
+        self._indexes = ClusteredIndexes(list(self.clusters.values()), self.placement)
 
-    def _newest_map(self) -> ShardMap:
-        found, reasons = [], []
-        for cluster in self.clusters.values():
-            try:
-                refuse_lost_on_master(cluster)
-                shard_map, _ = cluster.read(lambda engine: read_map(engine.state))
-            except StorageUnavailable as error:
-                reasons.append(str(error))
-                continue
-            if shard_map is not None:
-                found.append(shard_map)
-        if not found:
-            raise StorageUnavailable(f"no cluster tells the shard map (entry {MAP_KEY!r}; made by cellfeed cluster init): {'; '.join(reasons)}")
-        return max(found, key=lambda shard_map: shard_map.version)
-
-    def _named(self, name: str) -> Cluster:
-        if (cluster := self.clusters.get(name)) is None:
-            raise ProtectData(f"the shard map names a cluster {name!r}, which the configuration does not; it names {', '.join(self.clusters)}")
-        return cluster
+    def _cluster_of(self, shard: int) -> Cluster:
+        return self.placement.cluster_of(check_shard(shard, self._shards))
 
     @property
     def datastore(self) -> str:
@@ -120,68 +96,109 @@ class ClusteredEngine:
 
     def commit_group(self, shard: int) -> str:
         """Cells of shards of the same group may be written in one transaction: the cluster's name."""
-        return self._cluster_of[shard].name
+        return self.placement.name_of(shard)
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        groups = self._grouped([(cell.row_key, cell) for cell in cells])
+        groups: dict[str, list[int]] = {}
+        for index, cell in enumerate(cells):
+            groups.setdefault(self.placement.name_of(self._shard_of(cell)), []).append(index)
         if len(groups) == 1:
-            [(cluster, _)] = groups.items()
-            return self._put(cluster, cells)
-        results: list[PutResult | None] = [None] * len(cells)
-        for cluster, members in groups.items():
+            return self._put(next(iter(groups)), cells)
+        results: dict[int, PutResult] = {}
+        for name, indexes in groups.items():
+            members = [cells[index] for index in indexes]
             try:
-                written = self._put(cluster, [cell for _, cell in members])
+                written = self._put(name, members)
             except CellfeedError as error:
-                outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
-                written = [PutResult(outcome, shard_of(cell.row_key, self._shards), error=error) for _, cell in members]
-            for (index, _), result in zip(members, written, strict=True):
-                results[index] = result
-        return [result for result in results if result is not None]
+                written = [self._failed(cell, error) for cell in members]
+            results.update(zip(indexes, written, strict=True))
+        return [results[index] for index in range(len(cells))]
 
-    def _put(self, cluster: Cluster, cells: Sequence[NewCell]) -> list[PutResult]:
-        return self._buffered.put(cluster, cells) if self._buffered else cluster.put(cells)
+    def _put(self, cluster: str, cells: Sequence[NewCell]) -> list[PutResult]:
+        return self._buffered.put(cluster, cells) if self._buffered else self._write(cells)
+
+    def _write(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        """Puts cells of one cluster, and waits for those whose shard moves meanwhile. Raises when none was written, and one error says why."""
+        try:
+            [(cluster, _)] = self._grouped([(cell.row_key, None) for cell in cells]).items()
+            return cluster.put(cells)
+        except (ShardMoving, ValueError):
+            return self._write_apart(cells)
+
+    def _write_apart(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        """As :meth:`_write`, shard by shard: those that do not move go first."""
+        waiting: dict[int, list[int]] = {}
+        for index, cell in enumerate(cells):
+            waiting.setdefault(self._shard_of(cell), []).append(index)
+        results: dict[int, PutResult] = {}
+        errors: list[CellfeedError] = []
+
+        def put_each() -> None:
+            moving: ShardMoving | None = None
+            for shard, indexes in list(waiting.items()):
+                members = [cells[index] for index in indexes]
+                try:
+                    written = self._cluster_of(shard).put(members)
+                except ShardMoving as error:
+                    moving = error
+                    continue
+                except CellfeedError as error:
+                    errors.append(error)
+                    written = [self._failed(cell, error) for cell in members]
+                results.update(zip(indexes, written, strict=True))
+                del waiting[shard]
+            if moving is not None:
+                raise moving
+
+        try:
+            self.placement.settled(put_each)
+        except ShardMoving as error:
+            errors.append(error)
+            results.update({index: self._failed(cells[index], error) for indexes in waiting.values() for index in indexes})
+        if errors and not any(result.error is None for result in results.values()) and len({str(error) for error in errors}) == 1:
+            raise errors[0]
+        return [results[index] for index in range(len(cells))]
+
+    def _failed(self, cell: NewCell, error: CellfeedError) -> PutResult:
+        return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, self._shard_of(cell), error=error)
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
-        """As the contract's, and at most up to the cells of ``UNBUFFERED_S`` before the oldest that another cluster still buffers: the drain puts what is
-        buffered again, and must find it stored rather than store it a second time."""
+        """As the contract's, and at most up to the cells of ``UNBUFFERED_S`` before the oldest that a cluster still buffers, for whichever one (a shard may
+        have moved since): the drain puts what is buffered again, and must find it stored rather than store it a second time."""
         limits: dict[int, int] = {}
         for shard in shards:
-            cluster = self._cluster_of[check_shard(shard, self._shards)]
+            cluster = self._cluster_of(shard)
             if shard not in limits:
                 limits.update(cluster.trim_limits())
-        oldest_us = {name: self._oldest_buffered_us(name) for name in {self._cluster_of[shard].name for shard in shards}}
-        for shard in shards:
-            if (at_us := oldest_us[self._cluster_of[shard].name]) is not None:
-                limits[shard] = min(limits[shard], self.locate(shard, at_us - UNBUFFERED_S * 1_000_000))
-        return {shard: limits[shard] for shard in shards}
+        oldest_us = self._oldest_buffered_us(", ".join(sorted({self.placement.name_of(shard) for shard in shards})))
+        if oldest_us is None:
+            return {shard: limits[shard] for shard in shards}
+        return {shard: min(limits[shard], self.locate(shard, oldest_us - UNBUFFERED_S * 1_000_000)) for shard in shards}
 
-    def _oldest_buffered_us(self, owner: str) -> int | None:
-        """When the oldest cell was buffered that waits elsewhere for that cluster, microseconds; None when none does. Raises StorageUnavailable."""
+    def _oldest_buffered_us(self, owners: str) -> int | None:
+        """When the oldest cell was buffered that waits on a cluster, microseconds; None when none does. Raises StorageUnavailable."""
         oldest = []
         for name, counts in self.drain.counts().items():
-            if name == owner:
-                continue
             if isinstance(counts, str):
-                raise StorageUnavailable(f"nothing trimmed: cluster {name} cannot tell what it buffers for {owner}: {counts}")
-            oldest += [each.oldest_at_us for each in counts if each.owner == owner and each.cells]
+                raise StorageUnavailable(f"nothing trimmed: cluster {name} cannot tell what it buffers for {owners}: {counts}")
+            oldest += [each.oldest_at_us for each in counts if each.cells]
         return min(oldest, default=None)
 
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         limit = self.trim_limits([shard])[shard]
         check_trim(shard, below, limit)
-        return self._cluster_of[shard].trim(shard, below, cells_max)
+        return self.placement.settled(lambda: self._cluster_of(shard).trim(shard, below, cells_max))
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         """As the contract's. With the last step the copies go that other clusters buffer of the row; raises OutcomeUnknown while one of them does not answer:
         then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`store.clusters.buffer`)."""
         shard = shard_of(row_key, self._shards)
-        own = self._cluster_of[shard]
-        step = own.erase(row_key, cells_max)
+        step = self.placement.settled(lambda: self._cluster_of(shard).erase(row_key, cells_max))
         failpoint("cluster.erase.before_buffers")
         if step.done:
-            self.drain.forget_row(own.name, row_key)
+            self.drain.forget_row(row_key)
         return step
 
     def _shard_of(self, cell: NewCell) -> int:
@@ -201,7 +218,10 @@ class ClusteredEngine:
         return self._each(keyed, lambda engine, wanted: engine.row(wanted), lambda row: [each._replace(stale=True) for each in row], read_from)
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
-        cluster = self._cluster_of[shard_of(row_key, self._shards)]
+        return self.placement.settled(lambda: self._row_cells(row_key, after, limit))
+
+    def _row_cells(self, row_key: bytes, after: int, limit: int) -> list[StoredCell]:
+        cluster = self._cluster_of(shard_of(row_key, self._shards))
         found, stale = cluster.read(lambda engine: engine.row_cells(row_key, after, limit))
         if stale:
             raise StorageUnavailable(f"cluster {cluster.name}: its master is away or unconfirmed: which cells a row has cannot be told")
@@ -209,11 +229,14 @@ class ClusteredEngine:
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
-        cluster = self._cluster_of[shard]
+        return self.placement.settled(lambda: self._scan(shard, location, limit))
+
+    def _scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
+        cluster = self._cluster_of(shard)
         watermark = cluster.shown(shard)
         if location >= watermark:
             # What was shown before is enough to give: whoever wants to know what has come since asks for the heads, or reads on.
-            watermark = cluster.heads()[shard].watermark
+            watermark = self._head(shard).watermark
         count = min(limit, watermark - location)
         if count <= 0:
             return []
@@ -222,13 +245,18 @@ class ClusteredEngine:
         return _there(cluster, [LogRange(shard, location, count)], [_shown(cells, watermark)])[0]
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        for each in ranges:
+            check_shard(each.shard, self._shards)
+        return self.placement.settled(lambda: self._scan_many(ranges))
+
+    def _scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         found: list[list[StoredCell]] = [[] for _ in ranges]
         by_cluster: dict[Cluster, list[tuple[int, LogRange]]] = {}
         for index, each in enumerate(ranges):
-            by_cluster.setdefault(self._cluster_of[check_shard(each.shard, self._shards)], []).append((index, each))
+            by_cluster.setdefault(self._cluster_of(each.shard), []).append((index, each))
         for cluster, members in by_cluster.items():
             if any(each.location >= cluster.shown(each.shard) for _, each in members):
-                cluster.heads()
+                self._heads_of(cluster)
             shown = [(index, each._replace(limit=min(each.limit, cluster.shown(each.shard) - each.location))) for index, each in members]
             some = [(index, each) for index, each in shown if each.limit > 0]
             if not some:
@@ -242,27 +270,42 @@ class ClusteredEngine:
 
     def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
         check_shard(shard, self._shards)
+
         # A node that is behind knows of fewer newer cells and names fewer. What it has beyond the watermark does not count, so none is named in error.
-        found, _ = self._cluster_of[shard].read(lambda engine: engine.superseded(shard, start, end, log_start, watermark), self._read_first)
+        def ask(engine: NodeEngine) -> set[int]:
+            return engine.superseded(shard, start, end, log_start, watermark)
+
+        found, _ = self.placement.settled(lambda: self._cluster_of(shard).read(ask, self._read_first))
         return found
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
-        cluster = self._cluster_of[shard]
-        watermark = cluster.heads()[shard].watermark
-        found, _ = cluster.read(lambda engine: engine.locate(shard, created_at_us))
+        watermark = self._head(shard).watermark
+        found, _ = self.placement.settled(lambda: self._cluster_of(shard).read(lambda engine: engine.locate(shard, created_at_us)))
         return min(found, watermark)
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        clusters = self.clusters.values() if shards is None else {self._cluster_of[check_shard(shard, self._shards)]: None for shard in shards}
+        wanted = range(self._shards) if shards is None else [check_shard(shard, self._shards) for shard in shards]
         heads: dict[int, Head] = {}
-        for cluster in clusters:
-            heads.update(cluster.heads())
-        return heads if shards is None else {shard: heads[shard] for shard in shards}
+        # A shard that changes its cluster between two looks is looked for once more.
+        while left := [shard for shard in wanted if shard not in heads]:
+            clusters = list({self.placement.name_of(shard): self._cluster_of(shard) for shard in left}.values())
+            for cluster in clusters:
+                heads.update(self._heads_of(cluster))
+        return heads if shards is None else {shard: heads[shard] for shard in wanted}
+
+    def _head(self, shard: int) -> Head:
+        return self.heads([shard])[shard]
+
+    def _heads_of(self, cluster: Cluster) -> dict[int, Head]:
+        heads = cluster.heads()
+        if cluster.lacks():
+            self.placement.refresh()
+        return heads
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
-        epochs, _ = self._cluster_of[shard].read(lambda engine: engine.leader_epochs(shard))
+        epochs, _ = self.placement.settled(lambda: self._cluster_of(shard).read(lambda engine: engine.leader_epochs(shard)))
         return epochs
 
     def columns(self) -> list[str]:
@@ -287,10 +330,19 @@ class ClusteredEngine:
         """By cluster: the items, with their indexes."""
         groups: dict[Cluster, list[tuple[int, K]]] = {}
         for index, (row_key, item) in enumerate(keyed):
-            groups.setdefault(self._cluster_of[shard_of(row_key, self._shards)], []).append((index, item))
+            groups.setdefault(self._cluster_of(shard_of(row_key, self._shards)), []).append((index, item))
         return groups
 
     def _each(
+        self,
+        keyed: Sequence[tuple[bytes, K]],
+        read: Callable[[NodeEngine, list[K]], list[T]],
+        as_stale: Callable[[T], T],
+        read_from: Replica,
+    ) -> list[T]:
+        return self.placement.settled(lambda: self._each_now(keyed, read, as_stale, read_from))
+
+    def _each_now(
         self,
         keyed: Sequence[tuple[bytes, K]],
         read: Callable[[NodeEngine, list[K]], list[T]],

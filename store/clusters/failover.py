@@ -258,7 +258,7 @@ def _raise(cluster: ClusterServers, role: Role) -> None:
                 "BEGIN",
                 f"UPDATE {cluster.meta}.shard_counter SET leader_epoch = {role.epoch}",
                 f"INSERT INTO {cluster.meta}.leader_epoch (shard, leader_epoch, first_added_id) "
-                f"SELECT shard, {role.epoch}, next_added_id FROM {cluster.meta}.shard_counter",
+                f"SELECT shard, {role.epoch} + epoch_base, next_added_id FROM {cluster.meta}.shard_counter",
                 f"UPDATE {cluster.meta}.state_revision SET revision = {int(revision)}",
                 f"REPLACE INTO {cluster.meta}.state_entry (entry_key, value, version) "
                 f"VALUES ('{ROLE_KEY}', X'{msgspec.json.encode(role).hex()}', {int(revision)})",

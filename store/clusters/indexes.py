@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from store.cells import StoredCell
 from store.clusters.cluster import Cluster
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
+from store.clusters.placement import Placement
 from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
 from store.errors import StorageUnavailable
@@ -26,29 +27,45 @@ T = TypeVar("T")
 
 
 class ClusteredIndexes:
-    """:class:`store.engines.index_contract.IndexStore`. ``cluster_of``: of a shard."""
+    """:class:`store.engines.index_contract.IndexStore`. ``placement``: where the shards are. A call waits for a shard that moves."""
 
-    def __init__(self, clusters: Sequence[Cluster], cluster_of: Callable[[int], Cluster]) -> None:
+    def __init__(self, clusters: Sequence[Cluster], placement: Placement) -> None:
         self._clusters = clusters
-        self._cluster_of = cluster_of
+        self._placement = placement
+        self._cluster_of = placement.cluster_of
 
     def create(self, table: IndexTable) -> None:
-        for cluster in self._clusters:
-            cluster.write(lambda engine, _: engine.indexes.create(table), WRITE_TIMEOUT_S)
+        while True:
+            version = self._placement.map.version
+            for cluster in self._clusters:
+                cluster.write(lambda engine, _: engine.indexes.create(table), WRITE_TIMEOUT_S)
+            self._placement.refresh()
+            # A shard that has moved meanwhile may have gone from a cluster that was not asked yet to one that had been.
+            if self._placement.map.version == version:
+                return
 
     def drop(self, table: IndexTable) -> None:
         for cluster in self._clusters:
             cluster.write(lambda engine, _: engine.indexes.drop(table), WRITE_TIMEOUT_S)
 
     def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        return self._placement.settled(lambda: self._apply(table, entries))
+
+    def _apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
         for cluster, some in self._by_cluster(entries).items():
             cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
 
     def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+        return self._placement.settled(lambda: self._remove(table, entries))
+
+    def _remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
         for cluster, some in self._by_cluster(entries).items():
             cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+        return self._placement.settled(lambda: self._select(table, wanted, read_from))
+
+    def _select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica) -> list[list[Entry]]:
         found: dict[int, list[Entry]] = {}
         groups: dict[Cluster, list[tuple[int, EntrySelect]]] = {}
         for number, each in enumerate(wanted):
@@ -60,6 +77,9 @@ class ClusteredIndexes:
         return [found[number] for number in range(len(wanted))]
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        return self._placement.settled(lambda: self._find(table, places))
+
+    def _find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         found: dict[int, Entry | None] = {}
         groups: dict[Cluster, list[int]] = {}
         for number, (shard, _, _) in enumerate(places):
@@ -70,9 +90,15 @@ class ClusteredIndexes:
         return [found[number] for number in range(len(places))]
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        return self._placement.settled(lambda: self._walk(table, shard, after, limit))
+
+    def _walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         return _of_master(self._cluster_of(shard), lambda engine: engine.indexes.walk(table, shard, after, limit))
 
     def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+        return self._placement.settled(lambda: self._latest_before(shard, row_keys, columns, location))
+
+    def _latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
         cluster = self._cluster_of(shard)
         for look in range(_LOOKS):
             time.sleep(_PAUSE_S * look)
@@ -95,6 +121,9 @@ class ClusteredIndexes:
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
     ) -> dict[bytes, list[LocatedCell]]:
+        return self._placement.settled(lambda: self._current(row_keys, columns, read_from))
+
+    def _current(self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica) -> dict[bytes, list[LocatedCell]]:
         found: dict[bytes, list[LocatedCell]] = {}
         for cluster, some in self._by_cluster(row_keys).items():
             cells, stale = cluster.read(lambda engine, some=some: engine.indexes.current(some, columns), read_from)  # type: ignore[misc]

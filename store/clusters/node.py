@@ -20,7 +20,7 @@ from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.engines.contract import Engine, ErasedStep, Head, Look, WriteTerms
 from store.engines.dictionary_contract import DictionaryTable
 from store.engines.index_contract import NodeIndexStore
-from store.errors import CellfeedError, DataDamaged, ProtectData, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, DataDamaged, ProtectData, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 
 WATCH_TIMEOUT_S: Final = 1.0
@@ -117,6 +117,9 @@ class StorageNode:
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
         try:
             result = what(self._engine(timeout_s))
+        except ShardMoving:
+            self.breaker.succeeded()  # the node is well
+            raise
         except Unavailable as error:
             self.breaker.failed()
             self.why_not = str(error)

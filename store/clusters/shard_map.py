@@ -1,25 +1,36 @@
-"""Which cluster holds which shards: a versioned document, kept as a state entry on every cluster; the highest version counts."""
+"""Which cluster holds which shards: a versioned document, kept as a state entry on every cluster.
+
+The map only says where to look. Who takes a shard's puts is told by the counters: one cluster at a time has the shard's (:mod:`store.clusters.moves`). So
+a process with an old map is refused, and looks again. Two maps are merged shard by shard: the owner since the higher leader epoch counts, whatever was written
+where, and in whatever order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from store.engines.contract import StateTable
-from store.errors import DataDamaged, InvalidRequest
+from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 
 MAP_KEY: Final = "cluster/shard-map"
 
+_ATTEMPTS_MAX: Final = 20
+"""Others write the same entry only when they move shards, too."""
+
 
 class ShardMap(msgspec.Struct, frozen=True):
-    """``owners``: cluster name to ``[first, last]`` ranges of shards, together all of 0 … ``shards`` - 1 and none twice."""
+    """``owners``: cluster name to ``[first, last]`` ranges of shards, together all of 0 … ``shards`` - 1 and none twice. ``since``: for shards that have been
+    moved, the leader epoch in which their cluster got them."""
 
     datastore: str
     shards: int
     version: int
     owners: dict[str, list[tuple[int, int]]]
+    since: dict[int, int] = {}
 
     def shards_of(self, cluster: str) -> list[int]:
         """The shards of a cluster, ascending."""
@@ -41,6 +52,24 @@ class ShardMap(msgspec.Struct, frozen=True):
             raise InvalidRequest(f"shard {missing[0]} and {len(missing) - 1} others belong to no cluster")
         return [cluster for cluster in found if cluster is not None]
 
+    def moved(self, shard: int, cluster: str, leader_epoch: int) -> ShardMap:
+        """The map in which a cluster has the shard since that leader epoch."""
+        by_shard = self.by_shard()
+        by_shard[shard] = cluster
+        return msgspec.structs.replace(self, version=self.version + 1, owners=_ranges(by_shard), since={**self.since, shard: leader_epoch})
+
+
+def merged(maps: Sequence[ShardMap]) -> ShardMap:
+    """Of each shard the owner since the highest leader epoch; the first map's, where none was moved."""
+    first, *others = maps
+    by_shard, since = first.by_shard(), dict(first.since)
+    for other in others:
+        owners = other.by_shard()
+        for shard, epoch in other.since.items():
+            if epoch > since.get(shard, -1):
+                by_shard[shard], since[shard] = owners[shard], epoch
+    return ShardMap(first.datastore, first.shards, max(each.version for each in maps), _ranges(by_shard), since)
+
 
 def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
     """Version 1: contiguous ranges of (nearly) the same size, in the order of ``clusters``."""
@@ -50,18 +79,49 @@ def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
     return ShardMap(datastore, shards, 1, {name: [(bounds[i], bounds[i + 1] - 1)] for i, name in enumerate(clusters)})
 
 
+def told_ranges(shards: Iterable[int]) -> str:
+    """Shards as people write them: ``0-3,7``."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(sorted(shards)))
+
+
 def read_map(state: StateTable) -> ShardMap | None:
     """The map that a cluster knows; None before ``cluster init``."""
     entry = state.get(MAP_KEY)
-    if entry is None:
-        return None
+    return None if entry is None else _decoded(entry.value)
+
+
+def write_map(states: Mapping[str, StateTable], shard_map: ShardMap) -> None:
+    """Writes to every cluster given what the map says beyond what is there. A kill in between leaves clusters that know less: writing again completes it."""
+    for state in states.values():
+        _write(state, shard_map)
+
+
+def _write(state: StateTable, shard_map: ShardMap) -> None:
+    for _ in range(_ATTEMPTS_MAX):
+        entry = state.get(MAP_KEY)
+        there = None if entry is None else _decoded(entry.value)
+        wanted = shard_map if there is None else merged([there, shard_map])
+        if wanted == there or state.commit({MAP_KEY: msgspec.json.encode(wanted)}, {MAP_KEY: entry.version if entry else None}) is not None:
+            return
+    raise StorageUnavailable("the shard map was not written: others write it at the same time")
+
+
+def _decoded(value: bytes) -> ShardMap:
     try:
-        return msgspec.json.decode(entry.value, type=ShardMap)
+        return msgspec.json.decode(value, type=ShardMap)
     except msgspec.MsgspecError as error:
         raise DataDamaged(f"the state entry {MAP_KEY!r} is no shard map: {error}") from error
 
 
-def write_map(states: Mapping[str, StateTable], shard_map: ShardMap) -> None:
-    """Writes to every cluster given. A kill in between leaves clusters of the older version: the highest version counts, and writing again completes it."""
-    for state in states.values():
-        state.commit({MAP_KEY: msgspec.json.encode(shard_map)})
+def _ranges(by_shard: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+    names = dict.fromkeys(by_shard)
+    return {name: _runs([shard for shard, owner in enumerate(by_shard) if owner == name]) for name in names}
+
+
+def _runs(shards: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as ``(first, last)`` of each run without a hole."""
+    found = []
+    for _, run in itertools.groupby(enumerate(shards), lambda each: each[1] - each[0]):
+        numbers = [shard for _, shard in run]
+        found.append((numbers[0], numbers[-1]))
+    return found

@@ -7,6 +7,7 @@ apart here. That is four times as fast as fetching rows through a pure-Python dr
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -30,7 +31,7 @@ from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import Encode, PutStatements, sql_moment, sql_triple
 from store.engines.mysql_state import MySqlState
 from store.engines.mysql_trim import TrimStatements
-from store.errors import DataDamaged, Trimmed
+from store.errors import DataDamaged, ShardMoving, Trimmed
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
@@ -44,6 +45,9 @@ _FRAME: Final = struct.Struct(">Q16sqQHI")
 _EPOCH_WEIGHT: Final = 1 << 32
 """Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned
 after it lost a tail, ids have fallen and epochs have risen, which must not cancel out."""
+
+_SHARD_WEIGHT: Final = 1 << 64
+"""Of a CRC of each shard's number in the change token: a shard that has come, or gone, changes it whatever its counters say."""
 
 _CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
 _MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"
@@ -98,9 +102,11 @@ class MySqlEngine:
         self._indexes = MySqlIndexes(self._server, self._meta, self._database)
         counters = f"{self._meta}.shard_counter"
         # One value for all counters: taking thousands of rows apart costs the driver ten times as much as splitting a text.
-        fields = ("shard", "log_start", "next_added_id", "leader_epoch", _MICROSECONDS.format("last_created_at"), "erasures")
+        fields = ("shard", "log_start", "next_added_id", "leader_epoch + epoch_base", _MICROSECONDS.format("last_created_at"), "erasures")
         self._heads = f"SELECT GROUP_CONCAT(CONCAT_WS(',', {', '.join(fields)}) SEPARATOR ';') FROM {counters}"
-        self._token = f"SELECT SUM(next_added_id) + SUM(log_start) + SUM(erasures) + SUM(leader_epoch) * {_EPOCH_WEIGHT} FROM {counters}"
+        weighted = f"next_added_id + log_start + erasures + (leader_epoch + epoch_base) * {_EPOCH_WEIGHT} + CRC32(shard) * {_SHARD_WEIGHT}"
+        self._token = f"SELECT COALESCE(SUM({weighted}), 0) FROM {counters}"
+        self._some = f"SELECT 1 FROM {counters} LIMIT 1"
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find, single_node=True)
@@ -231,9 +237,8 @@ class MySqlEngine:
 
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
-        counter = f"SELECT log_start, next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}"
         with self._server.connection() as connection:
-            [(low, high)] = [(int(start), int(end)) for start, end in query(connection, counter)]
+            low, high = map(int, self._counter(connection, shard, "log_start, next_added_id"))
             # created_at never goes back within a shard (E4): a binary search by id needs no index on it.
             while low < high:
                 middle = (low + high) // 2
@@ -256,13 +261,13 @@ class MySqlEngine:
         """One round trip for all that a watcher asks about; ``seen`` is the token of the look before."""
         changed = "" if seen is None else f" WHERE ({self._token}) <> {seen}"
         with self._server.connection() as connection:
-            value, [(joined,)] = query_all(connection, [self._state.select(state_key), self._heads + changed])
+            value, [(joined,)], some = query_all(connection, [self._state.select(state_key), self._heads + changed, self._some])
         entry = value[0][0] if value else None
-        if joined is None and seen is not None:
+        if joined is None and seen is not None and some:
             return Look(entry, seen, None)
         heads = _heads(joined)
         # From the same rows, not from another look at them: what changes in between is found by the next look.
-        return Look(entry, sum(head.next_added_id + head.log_start + head.erasures + head.leader_epoch * _EPOCH_WEIGHT for head in heads.values()), heads)
+        return Look(entry, sum(_weighted(shard, head) for shard, head in heads.items()), heads)
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         return {shard: head.watermark for shard, head in self.heads(shards).items()}
@@ -358,8 +363,15 @@ class MySqlEngine:
         return {index: _within_scan_bytes(found) for index, found in cells.items()}
 
     def _log_start(self, connection: Connection[Any], shard: int) -> int:
-        [(start,)] = query(connection, f"SELECT log_start FROM {self._meta}.shard_counter WHERE shard = {shard}")
+        [start] = self._counter(connection, shard, "log_start")
         return int(start)
+
+    def _counter(self, connection: Connection[Any], shard: int, fields: str) -> Sequence[Any]:
+        """Raises ShardMoving when the counter is not there."""
+        rows = query(connection, f"SELECT {fields} FROM {self._meta}.shard_counter WHERE shard = {shard}")
+        if not rows:
+            raise ShardMoving(f"{self._server} does not hold shard {shard}")
+        return rows[0]
 
 
 _added_id = itemgetter(0)
@@ -378,6 +390,12 @@ def _within_scan_bytes(cells: list[StoredCell]) -> list[StoredCell]:
         if scanned_bytes > SCAN_BYTES_MAX and index:
             return cells[:index]
     return cells
+
+
+def _weighted(shard: int, head: Head) -> int:
+    """A shard's part of the change token."""
+    crc = zlib.crc32(str(shard).encode())
+    return head.next_added_id + head.log_start + head.erasures + head.leader_epoch * _EPOCH_WEIGHT + crc * _SHARD_WEIGHT
 
 
 def _heads(joined: str | None) -> dict[int, Head]:

@@ -4,6 +4,8 @@
     answer to the COMMIT            an error by which the server says that it rolled back: StorageUnavailable
                                     any other error, or none because the connection was lost: OutcomeUnknown
     a page or an index is damaged   DataDamaged, wherever it comes up
+    a shard's database, or a table  ShardMoving: the shard has left the server (a move takes the tables' names away before another cluster takes puts)
+    of it, is not there
 
 A COMMIT travels behind the statements of its transaction in one packet, so the position of the answer that failed tells which of them it was
 (:class:`StatementFailed`). A packet that could not be handed to the network whole never reached the server whole, and was not run.
@@ -11,12 +13,13 @@ A COMMIT travels behind the statements of its transaction in one packet, so the 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import pymysql
 from pymysql.constants import CR, ER
 
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ShardMoving, StorageUnavailable
 
 _INNODB_READ_ONLY: Final = 1836
 _TOO_MANY_USER_CONNECTIONS: Final = 1203
@@ -50,6 +53,10 @@ _ADVICE: Final = {
 }
 
 
+_NOT_THERE: Final = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
+_OF_A_SHARD: Final = re.compile(r"'\w+_\d{4,}('|\.)", re.ASCII)
+
+
 class StatementFailed(pymysql.err.MySQLError):
     """A statement of a script failed, and it was not the COMMIT, which therefore was never run; ``args`` are those of the server's or client's error."""
 
@@ -69,6 +76,8 @@ def failed(server: object, error: BaseException, when: str = "nothing written") 
     """The error to raise for one that came before any COMMIT, or in a read."""
     if error_code(error) in _DAMAGED:
         return DataDamaged(f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy of another one")
+    if error_code(error) in _NOT_THERE and _OF_A_SHARD.search(str(error)):
+        return ShardMoving(f"{server}: {when}: {_told(error)}: the shard moves to another cluster, or has moved there")
     return StorageUnavailable(f"{server}: {when}: {_told(error)}")
 
 

@@ -25,7 +25,7 @@ from store.engines.mysql_connections import MySqlServer, commit_script, query, q
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_put import parts
 from store.engines.mysql_replication import wait_for_minions
-from store.errors import StaleWriter, StorageUnavailable
+from store.errors import ShardMoving, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.index.before_commit", "mysql.index.after_commit")
@@ -138,7 +138,7 @@ class MySqlIndexes:
             for shard, epoch in query(connection, f"SELECT shard, leader_epoch FROM {self._meta}.shard_counter WHERE shard IN ({numbers})")
         }
         if missing := set(shards) - set(found):
-            raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
+            raise ShardMoving(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
         for shard, epoch in found.items():
             if terms is not None and epoch != terms.leader_epoch:
                 raise StaleWriter(f"{self._server}: nothing written: shard {shard} is in leader epoch {epoch}, the entries came with {terms.leader_epoch}")

@@ -101,10 +101,29 @@ _DICTIONARY_TABLES: Final = (
 )
 """Contents of dictionaries, and which one puts of a column take (the highest turn): :mod:`store.engines.dictionary_contract`."""
 
+
+def _create_moves(connection: Connection[Any], layout: Layout) -> None:
+    add_column(connection, layout.meta, "shard_counter", "epoch_base", "INT UNSIGNED NOT NULL DEFAULT 0")
+    for statement in _MOVE_TABLES:
+        failpoint("mysql.migrate.inside_step")
+        query(connection, statement.format(meta=layout.meta))
+
+
+_MOVE_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS {meta}.shard_arriving (shard INT UNSIGNED NOT NULL PRIMARY KEY, source VARBINARY(64) NOT NULL, "
+    "token BIGINT UNSIGNED NOT NULL, next_added_id BIGINT UNSIGNED NOT NULL, begun_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
+    "CREATE TABLE IF NOT EXISTS {meta}.shard_leaving (shard INT UNSIGNED NOT NULL PRIMARY KEY, target VARBINARY(64) NOT NULL, "
+    "token BIGINT UNSIGNED NOT NULL, log_start BIGINT UNSIGNED NOT NULL, next_added_id BIGINT UNSIGNED NOT NULL, leader_epoch INT UNSIGNED NOT NULL, "
+    "epoch_base INT UNSIGNED NOT NULL, last_created_at DATETIME(6) NOT NULL, fenced_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
+)
+"""Shards on their way: a counter that is kept back, and a copy that is made (:mod:`store.clusters.moves.shard_side`). The epoch that readers are told is
+``leader_epoch + epoch_base``: so it rises with a move to a cluster whose own epoch is lower."""
+
 STEPS: Final = (
     Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),
     Step(2, "dictionaries of bodies, and which one each column's puts take", _create_dictionaries),
     Step(3, "how many erasures each shard has seen", _count_erasures),
+    Step(4, "moves of shards between clusters", _create_moves),
 )
 """Every step, ascending. One that has been released is never changed: a later one changes what it made."""
 

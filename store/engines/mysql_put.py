@@ -27,7 +27,7 @@ from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, Pipel
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_replication import wait_for_minions
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
-from store.errors import StaleWriter, StorageUnavailable
+from store.errors import ShardMoving, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
@@ -191,7 +191,7 @@ class PutStatements:
             counters[int(shard)] = Counter(int(first), int(first), int(created_at_us), int(erasures))
         if missing := set(shards) - set(counters):
             query(connection, "ROLLBACK")
-            raise StorageUnavailable(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
+            raise ShardMoving(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
         return counters
 
     def _inserts(self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, Counter], encode: Encode) -> list[str]:

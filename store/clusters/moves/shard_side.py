@@ -1,0 +1,375 @@
+"""One shard on the master of one cluster, as a move sees and changes it: every change on the connection that holds the shard's lock there.
+
+A change is one transaction, refused (StorageUnavailable, nothing done) on a server that takes no writes or is not the master that its own role names. Changes
+of tables are statements of their own that may be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pymysql
+from pymysql.connections import Connection
+
+from store.clusters.roles import ROLE_KEY, Role, decode_role
+from store.clusters.storage import ClusterServers
+from store.engines.mysql_connections import MySqlServer, commit_script, query
+from store.engines.mysql_errors import commit_failed, failed
+from store.engines.mysql_migrations import Layout, schema_statements
+from store.engines.mysql_replication import LOCK_IDLE_MAX_S
+from store.errors import ProtectData, StorageUnavailable
+
+HIDDEN: Final = "moved_"
+"""Before the names of a shard's tables on the cluster that it leaves: whoever reads there by an old map finds nothing."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A copy that is made: from ``source``, up to ``next_added_id``. ``token`` names the fence that may be followed by a switch."""
+
+    source: str
+    token: int
+    next_added_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers were told it. ``created_at``: the last cell's, as SQL writes it."""
+
+    target: str
+    token: int
+    log_start: int
+    next_added_id: int
+    leader_epoch: int
+    epoch_base: int
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``hidden``: its tables have their other names."""
+
+    serves: tuple[int, int] | None
+    arriving: Arriving | None
+    leaving: Leaving | None
+    hidden: bool
+
+
+def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
+    """What the server of a connection says of the shard, in one look."""
+    meta = layout.meta
+    counter = query(connection, f"SELECT log_start, next_added_id FROM {meta}.shard_counter WHERE shard = {shard}")
+    arriving = query(connection, f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}")
+    leaving = query(
+        connection,
+        f"SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
+    )
+    return Standing(
+        (int(counter[0][0]), int(counter[0][1])) if counter else None,
+        Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2])) if arriving else None,
+        _leaving(leaving[0]) if leaving else None,
+        f"{HIDDEN}cell" in tables(connection, layout.database(shard)),
+    )
+
+
+def _leaving(row: Sequence[Any]) -> Leaving:
+    target, *numbers, created_at = row
+    token, log_start, next_added_id, leader_epoch, epoch_base = map(int, numbers)
+    return Leaving(target.decode(), token, log_start, next_added_id, leader_epoch, epoch_base, str(created_at))
+
+
+def tables(connection: Connection[Any], database: str) -> list[str]:
+    """The names of a shard's tables; none when the database is not there."""
+    sql = f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' ORDER BY TABLE_NAME"
+    return [str(name) for (name,) in query(connection, sql)]
+
+
+class ShardSide:
+    """See the module. Made by :func:`open_side`; for one thread."""
+
+    def __init__(self, cluster: ClusterServers, role: Role, shard: int, server: MySqlServer, connection: Connection[Any]) -> None:
+        self.cluster, self.role, self.shard, self.server = cluster, role, shard, server
+        self.layout = Layout(cluster.datastore, cluster.shards)
+        self.database = self.layout.database(shard)
+        self._meta = cluster.meta
+        self._connection = connection
+
+    @property
+    def members(self) -> list[str]:
+        """The nodes that may be promoted, the master among them."""
+        return [self.role.master, *self.role.minions]
+
+    # --- looking ---------------------------------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """Raises StorageUnavailable."""
+        return self._run(lambda connection: standing(connection, self.layout, self.shard))
+
+    def on_members(self) -> dict[str, Standing]:
+        """What every node says that may be promoted. Raises StorageUnavailable when one does not answer."""
+        found = {}
+        for name in self.members:
+            with self.cluster.server(name).connection() as connection:
+                found[name] = standing(connection, self.layout, self.shard)
+        return found
+
+    def held_by_all(self) -> int:
+        """The first id of the log that a node may lack. Raises StorageUnavailable."""
+        return min((each.serves[1] if each.serves else 0) for each in self.on_members().values())
+
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        """``(leader epoch, first added_id)`` as readers were told."""
+        sql = f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard = {self.shard} ORDER BY leader_epoch"
+        return [(int(epoch), int(first)) for epoch, first in self._run(lambda connection: query(connection, sql))]
+
+    def columns(self) -> list[bytes]:
+        """The names of the cluster's columns."""
+        return [name for (name,) in self._run(lambda connection: query(connection, f"SELECT column_name FROM {self._meta}.column_seen"))]
+
+    # --- the target ------------------------------------------------------------------------------------------------------
+
+    def begin(self, source: str, token: int, first: int) -> None:
+        """Makes the shard's tables anew, and the note that it arrives, from id ``first`` on. Raises ProtectData where it is served."""
+        there = self.standing()
+        if there.serves:
+            raise ProtectData(f"cluster {self.cluster.name} serves shard {self.shard} already")
+
+        def make(connection: Connection[Any]) -> None:
+            query(connection, f"DROP DATABASE IF EXISTS {self.database}")
+            for statement in schema_statements()[1]:
+                query(connection, statement.format(shard=self.database))
+
+        self._run(make, writes=True)
+        values = f"({self.shard}, X'{source.encode().hex()}', {token}, {first}, NOW(6))"
+        # What it has kept of this shard from an earlier move is older than what comes now.
+        self._commit(
+            lambda _: [
+                f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
+                f"REPLACE INTO {self._meta}.shard_arriving VALUES {values}",
+            ]
+        )
+
+    def append(self, first: int, after: int, rows: Sequence[bytes]) -> None:
+        """The rows of the cells from ``first`` up to ``after``, as SQL literals, if the copy ends at ``first``."""
+        self._commit(
+            lambda _: [f"UPDATE {self._meta}.shard_arriving SET next_added_id = {after} WHERE shard = {self.shard}"],
+            before=lambda connection: self._insert(connection, first, rows),
+        )
+
+    def _insert(self, connection: Connection[Any], first: int, rows: Sequence[bytes]) -> None:
+        if self._arriving(connection).next_added_id != first:
+            raise StorageUnavailable(f"the copy of shard {self.shard} does not end at {first} any more")
+        head = f"INSERT INTO {self.database}.cell (added_id,row_key,column_name,ref_key,body,created_at) VALUES ".encode()
+        for part in rows:
+            query(connection, head + part)
+
+    def restart(self, first: int) -> None:
+        """The copy begins anew, at ``first``: what is before was trimmed."""
+        self._commit(
+            lambda _: [
+                f"DELETE FROM {self.database}.cell",
+                f"UPDATE {self._meta}.shard_arriving SET next_added_id = {first} WHERE shard = {self.shard}",
+            ]
+        )
+
+    def exchange(self, table: str, bucket_condition: str, rows: Sequence[str], columns: str) -> None:
+        """Puts other entries in the place of some of an index table's, while the shard arrives."""
+        self._commit(
+            lambda _: [
+                f"DELETE FROM {self.database}.{table} WHERE {bucket_condition}",
+                *(f"INSERT INTO {self.database}.{table} ({columns}) VALUES {part}" for part in rows),
+            ],
+            before=self._arriving,
+        )
+
+    def shape(self, wanted: Mapping[str, str]) -> None:
+        """Has the index tables of these names, made by these statements, and no others."""
+
+        def change(connection: Connection[Any]) -> None:
+            there = set(tables(connection, self.database)) - {"cell"}
+            for name in sorted(there - set(wanted)):
+                query(connection, f"DROP TABLE {self.database}.{name}")
+            for name in sorted(set(wanted) - there):
+                query(connection, wanted[name])
+
+        self._commit(lambda _: [], before=self._arriving)
+        self._run(change, writes=True)
+
+    def prepare_switch(self, token: int) -> None:
+        """From here on only the fence of this token may be followed by a switch. Waits for a switch that is still under way, and raises StorageUnavailable when
+        that has happened."""
+        self._commit(lambda _: [f"UPDATE {self._meta}.shard_arriving SET token = {token} WHERE shard = {self.shard}"], before=self._arriving)
+
+    def switch(self, left: Leaving, epochs: Sequence[tuple[int, int]], columns: Sequence[bytes]) -> int:
+        """The counter, from now on here. Returns the leader epoch that readers are told."""
+        told = max(self.role.epoch, left.leader_epoch + 1)
+
+        def statements(connection: Connection[Any]) -> list[str]:
+            note = self._arriving(connection)
+            if (note.token, note.next_added_id) != (left.token, left.next_added_id):
+                raise StorageUnavailable(f"shard {self.shard} is moved by somebody else, or its copy is not whole")
+            numbers = ",".join(f"({self.shard},{epoch},{first})" for epoch, first in [*epochs, (told, left.next_added_id)])
+            seen = ",".join(f"(X'{name.hex()}')" for name in columns)
+            counter = f"({self.shard}, {left.log_start}, {left.next_added_id}, {self.role.epoch}, '{left.created_at}', {told - self.role.epoch})"
+            return [
+                f"DELETE FROM {self._meta}.shard_arriving WHERE shard = {self.shard}",
+                f"DELETE FROM {self.database}.cell WHERE added_id < {left.log_start}",
+                f"DELETE FROM {self._meta}.leader_epoch WHERE shard = {self.shard}",
+                f"INSERT INTO {self._meta}.leader_epoch (shard, leader_epoch, first_added_id) VALUES {numbers}",
+                *([f"INSERT IGNORE INTO {self._meta}.column_seen VALUES {seen}"] if columns else []),
+                f"INSERT INTO {self._meta}.shard_counter (shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base) VALUES {counter}",
+            ]
+
+        self._commit(statements)
+        return told
+
+    def abandon(self) -> None:
+        """Drops the copy: no switch to here can come any more. Raises ProtectData when it has come."""
+        if self.standing().serves:
+            raise ProtectData(f"cluster {self.cluster.name} serves shard {self.shard} already: to have it elsewhere, move it there")
+        self._commit(lambda _: [f"DELETE FROM {self._meta}.shard_arriving WHERE shard = {self.shard}"])
+        if not self.standing().leaving:
+            self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
+
+    # --- the source ------------------------------------------------------------------------------------------------------
+
+    def fence(self, target: str, token: int) -> None:
+        """No put is taken here from now on, and nothing is read by the old names."""
+        told = f"leader_epoch + epoch_base, epoch_base, last_created_at, NOW(6) FROM {self._meta}.shard_counter WHERE shard = {self.shard}"
+        self._commit(
+            lambda _: [
+                f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
+                f"INSERT INTO {self._meta}.shard_leaving SELECT shard, X'{target.encode().hex()}', {token}, log_start, next_added_id, {told}",
+                f"DELETE FROM {self._meta}.shard_counter WHERE shard = {self.shard}",
+            ],
+            # Locked first, as a put does: it waits for those under way, and none can come between.
+            before=self._locked_counter,
+        )
+
+    def hide(self) -> None:
+        """Gives the shard's tables their other names. Doing it again changes nothing."""
+        self._rename(lambda name: None if name.startswith(HIDDEN) else HIDDEN + name)
+
+    def give_back(self, token: int) -> None:
+        """Ends the fence of that token: puts and reads go on here."""
+        self._rename(lambda name: name.removeprefix(HIDDEN) if name.startswith(HIDDEN) else None)
+
+        def statements(connection: Connection[Any]) -> list[str]:
+            rows = query(connection, f"SELECT token FROM {self._meta}.shard_leaving WHERE shard = {self.shard} FOR UPDATE")
+            if not rows or int(rows[0][0]) != token:
+                raise StorageUnavailable(f"the fence of shard {self.shard} on cluster {self.cluster.name} is another one by now")
+            epoch = self.role.epoch
+            left = f"FROM {self._meta}.shard_leaving WHERE shard = {self.shard}"
+            return [
+                f"INSERT INTO {self._meta}.shard_counter (shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base) "
+                f"SELECT shard, log_start, next_added_id, {epoch}, last_created_at, epoch_base {left}",
+                # A promotion while it was fenced did not write down where its epoch begins.
+                f"INSERT IGNORE INTO {self._meta}.leader_epoch (shard, leader_epoch, first_added_id) SELECT shard, {epoch} + epoch_base, next_added_id {left}",
+                f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
+            ]
+
+        self._commit(statements)
+
+    def clean(self) -> None:
+        """Drops what is kept of a shard that has left. The leader epochs stay: an old master that comes back is judged by them."""
+        self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
+        self._commit(lambda _: [f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}"])
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _arriving(self, connection: Connection[Any]) -> Arriving:
+        """The note, locked."""
+        rows = query(connection, f"SELECT source, token, next_added_id FROM {self._meta}.shard_arriving WHERE shard = {self.shard} FOR UPDATE")
+        if not rows:
+            raise StorageUnavailable(f"shard {self.shard} does not arrive at cluster {self.cluster.name} (any more)")
+        return Arriving(rows[0][0].decode(), int(rows[0][1]), int(rows[0][2]))
+
+    def _locked_counter(self, connection: Connection[Any]) -> None:
+        if not query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE shard = {self.shard} FOR UPDATE"):
+            raise StorageUnavailable(f"cluster {self.cluster.name} does not serve shard {self.shard} (any more)")
+
+    def _rename(self, wanted: Callable[[str], str | None]) -> None:
+        def rename(connection: Connection[Any]) -> None:
+            names = {name: new for name in tables(connection, self.database) if (new := wanted(name)) is not None}
+            if names:
+                pairs = ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items())
+                query(connection, f"RENAME TABLE {pairs}")
+
+        self._run(rename, writes=True)
+
+    def _commit(self, statements: Callable[[Connection[Any]], Sequence[str]], before: Callable[[Connection[Any]], object] = lambda _: None) -> None:
+        """One transaction: what ``before`` does, then the statements."""
+
+        def commit(connection: Connection[Any]) -> None:
+            query(connection, "BEGIN")
+            before(connection)
+            script = list(statements(connection))
+            try:
+                commit_script(connection, script)
+            except (pymysql.err.MySQLError, OSError) as error:
+                raise commit_failed(self.server, error) from error
+
+        self._run(commit, writes=True)
+
+    def _run(self, what: Callable[[Connection[Any]], T], *, writes: bool = False) -> T:
+        """On the connection with the lock. One that has failed is closed, and the lock is gone with it: nothing more can be done on this side then."""
+        try:
+            if writes:
+                self._check_master()
+            return what(self._connection)
+        except BaseException as error:
+            with suppress(Exception):
+                self._connection.close()
+            if isinstance(error, (pymysql.err.MySQLError, OSError)):
+                raise failed(self.server, error) from error
+            raise
+
+    def _check_master(self) -> None:
+        sql = f"SELECT @@GLOBAL.read_only + 0, value FROM {self._meta}.state_entry WHERE entry_key = '{ROLE_KEY}'"
+        rows = query(self._connection, sql)
+        told = decode_role(rows[0][1]) if rows else None
+        if told is None or int(rows[0][0]) or (told.master, told.epoch) != (self.role.master, self.role.epoch):
+            raise StorageUnavailable(f"{self.server}: nothing done: it is not the master of cluster {self.cluster.name} in epoch {self.role.epoch} (any more)")
+
+
+@contextmanager
+def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[ShardSide]:
+    """A shard on the master of that role, locked. Raises StorageUnavailable when another mover is at it, or the master does not answer."""
+    server = cluster.server(role.master)
+    connection = server.open_connection()
+    try:
+        try:
+            query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
+            [(got,)] = query(connection, f"SELECT GET_LOCK('cellfeed-move-{cluster.datastore}-{shard}', 0)")
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise failed(server, error) from error
+        if got is None or int(got) != 1:
+            raise StorageUnavailable(f"shard {shard} is being moved already: cluster {cluster.name} is locked by another mover, which is alive")
+        yield ShardSide(cluster, role, shard, server, connection)
+    finally:
+        with suppress(Exception):
+            connection.close()
+
+
+def told_by(cluster: ClusterServers, role: Role) -> tuple[dict[int, int], dict[int, Arriving], dict[int, Leaving]]:
+    """What a cluster's master says of all its shards: how many cells those that it serves have, which arrive, which have left or are leaving."""
+    meta = cluster.meta
+    with cluster.server(role.master).connection() as connection:
+        served = query(connection, f"SELECT shard, next_added_id - log_start FROM {meta}.shard_counter")
+        arriving = query(connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving")
+        fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, last_created_at"
+        leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
+    return (
+        {int(shard): int(cells) for shard, cells in served},
+        {int(shard): Arriving(source.decode(), int(token), int(after)) for shard, source, token, after in arriving},
+        {int(row[0]): _leaving(row[1:]) for row in leaving},
+    )
+
+
+Clusters = Mapping[str, ClusterServers]
+"""The clusters of a datastore by name."""

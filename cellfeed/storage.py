@@ -15,9 +15,10 @@ from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.backups.restore import Target
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import cluster_role
 from store.clusters.init import Initialised, init_cluster
 from store.clusters.restore import ClusterTarget
-from store.clusters.shard_map import ShardMap, even_map, read_map
+from store.clusters.shard_map import ShardMap, even_map, merged, read_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.dictionaries.recovery import Place
@@ -26,6 +27,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_migrations import Layout, check_schema
+from store.engines.mysql_state import MySqlState
 from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
@@ -83,13 +85,30 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
     """Makes these clusters of their bare servers, one after the other; one that has been made is left as it is. Raises as :func:`init_cluster`."""
     if not names:
         return
-    divided = shard_map(config)
+    divided = _present_map(config) or shard_map(config)
     for name in names:
         servers = cluster_servers(config, name)
         try:
             yield init_cluster(servers, divided)
         finally:
             servers.close()
+
+
+def _present_map(config: Config) -> ShardMap | None:
+    """The map of clusters that were made before: one that is made now joins them without a shard, until some are moved to it."""
+    found = []
+    for cluster in config.datastore.clusters:
+        servers = cluster_servers(config, cluster.name)
+        try:
+            role, _ = cluster_role(servers)
+            told = read_map(MySqlState(servers.server(role.master), servers.meta))
+        except StorageUnavailable:
+            continue  # not made yet, or away: of those that were made one is enough
+        finally:
+            servers.close()
+        if told is not None:
+            found.append(told)
+    return merged(found) if found else None
 
 
 @contextmanager

@@ -34,7 +34,7 @@ _EXTRA_SHOWN = 20
 @app.command("init")
 def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Make clusters of the bare servers that the configuration names. Doing it again changes nothing."""
-    checked = _config(config, run_dir)
+    checked = checked_config(config, run_dir)
     for done in storage.init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
         told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there}
         minions = f", {' and '.join(done.minions)} follow" if done.minions else ", no minion"
@@ -44,7 +44,7 @@ def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, a
 @app.command("migrate")
 def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Bring the tables of each cluster to the schema version of this program. Doing it again changes nothing."""
-    checked = _config(config, run_dir)
+    checked = checked_config(config, run_dir)
     for cluster in checked.datastore.clusters:
         done = migrate_cluster(storage.cluster_servers(checked, cluster.name))
         steps = [{"version": step.version, "title": step.title} for step in done.steps]
@@ -59,7 +59,7 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
 @app.command("status")
 def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
-    with _opened(_config(config, run_dir)) as datastore:
+    with _opened(checked_config(config, run_dir)) as datastore:
         clusters = storage.clusters_status(datastore)
     if as_json:
         print_json({"clusters": clusters})
@@ -89,7 +89,7 @@ def promote_minion(
     as_json: JsonOption = False,
 ) -> None:
     """Make a minion master: fence the old one, raise the leader epoch, point the others to it."""
-    done = promote(storage.cluster_servers(_config(config, run_dir), cluster), to, give_up or [])
+    done = promote(storage.cluster_servers(checked_config(config, run_dir), cluster), to, give_up or [])
     fenced = "fenced" if done.fenced else "not reached: keep it away until it has rejoined"
     old = f"; the old master {done.old_master} was {fenced}" if done.old_master else ""
     _done(as_json, asdict(done), f"{cluster}: {done.master} is master in epoch {done.epoch}{old}")
@@ -110,7 +110,7 @@ def rejoin(
     One that holds cells that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases, addresses), and where
     a copy was cut off, it is made a copy of the master.
     """
-    checked = _config(config, run_dir)
+    checked = checked_config(config, run_dir)
     servers = storage.cluster_servers(checked, cluster)
     role, _ = cluster_role(servers)
     if copy or is_half_copied(servers, node):
@@ -137,7 +137,7 @@ def rejoin(
 @app.command("buffer")
 def buffer(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show what is buffered where, for whom, since when: the ledger of cells that wait for their own cluster."""
-    with _opened(_config(config, run_dir)) as datastore:
+    with _opened(checked_config(config, run_dir)) as datastore:
         counts = storage.engine_of(datastore).drain.counts()
     table = Table("on cluster", "for cluster", "cells", "answered for", "in conflict", "oldest", box=None)
     for where, lines in counts.items():
@@ -153,7 +153,8 @@ def buffer(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR,
         console.print(table if table.row_count else "nothing is buffered")
 
 
-def _config(config: Path | None, run_dir: Path) -> Config:
+def checked_config(config: Path | None, run_dir: Path) -> Config:
+    """The configuration, which must have clusters. Raises InvalidRequest."""
     checked = load_config(config or RunDir(run_dir).config)
     if not checked.datastore.clusters:
         raise InvalidRequest("the configuration has no clusters (datastore.clusters); an embedded datastore has nothing to look after here")

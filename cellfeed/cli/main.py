@@ -30,6 +30,7 @@ _VERBS: Final = {
     "restore": "restore",
     "erase": "erase",
     "scrub": "scrub",
+    "rebalance": "shard",
     "demo": "demo",
     "run": "lifecycle",
 }
@@ -41,6 +42,7 @@ _GROUPS: Final = {
     "parked": ("app", ("parked",)),
     "offsets": ("app", ("offsets", "offsets_translate")),
     "cluster": ("app", ("cluster",)),
+    "shard": ("app", ("shard",)),
     "dictionary": ("app", ("dictionary",)),
     "backup": ("app", ("backup",)),
     "users": ("users_app", ("access",)),

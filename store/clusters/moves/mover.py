@@ -79,7 +79,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A move that is not over. ``stage``: ``copying`` (the source serves), ``fenced`` (nobody does), ``kept`` (the target serves; the source keeps rows)."""
+    """A move that is not over. ``stage``: ``copying`` (the source serves), ``fenced`` (nobody does), ``switched`` (the target serves, and a cluster's map does
+    not say so), ``kept`` (the target serves; the source keeps rows)."""
 
     shard: int
     source: str
@@ -118,7 +119,7 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
 
     def once() -> Underway:
         found = _underway_of(clusters, shard)
-        if found.stage == "kept":
+        if found.stage in ("switched", "kept"):
             raise InvalidRequest(
                 f"shard {shard} is on {found.target} already; to have it back, move it: cellfeed shard move --shard {shard} --to {found.source}"
             )
@@ -161,13 +162,17 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
 
 def underway(clusters: Clusters) -> list[Underway]:
     """Every move that is not over, by shard. Raises StorageUnavailable when a cluster does not answer."""
-    told = {name: told_by(cluster, cluster_role(cluster)[0]) for name, cluster in clusters.items()}
+    roles = {name: cluster_role(cluster)[0] for name, cluster in clusters.items()}
+    told = {name: told_by(cluster, roles[name]) for name, cluster in clusters.items()}
+    maps = [read_map(MySqlState(cluster.server(roles[name].master), cluster.meta)) for name, cluster in clusters.items()]
     found: dict[int, Underway] = {}
     for name, (_, arriving, leaving) in told.items():
         for shard, left in leaving.items():
             copy = told[left.target][1].get(shard) if left.target in told else None
             # Another move of the shard may be under way by now: what is kept here of the one before is told by itself.
-            stage = "fenced" if not any(shard in each[0] for each in told.values()) else "kept"
+            owner = next((each for each, (served, *_) in told.items() if shard in served), None)
+            known = all(each is not None and each.by_shard()[shard] == owner for each in maps)
+            stage = "fenced" if owner is None else "kept" if known else "switched"
             copied = copy.next_added_id if copy and stage == "fenced" else left.next_added_id
             if stage == "fenced" or shard not in found:
                 found[shard] = Underway(shard, name, left.target, stage, copied, left.next_added_id)

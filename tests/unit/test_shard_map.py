@@ -1,0 +1,65 @@
+"""The shard map: merged shard by shard by leader epoch, whatever was written where; and the plan that makes clusters even."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.clusters.moves.rebalance import plan_moves
+from store.clusters.shard_map import ShardMap, even_map, merged, told_ranges
+from store.errors import InvalidRequest, NotFound
+
+NAMES = ("c1", "c2", "c3")
+MOVES = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(NAMES)), max_size=12)
+
+
+def maps_of(moves: list[tuple[int, str]]) -> list[ShardMap]:
+    """A map for each move, made of the first one and that move alone: what clusters know that have each heard of one."""
+    first = even_map("trips", 8, NAMES)
+    return [first.moved(shard, name, epoch) for epoch, (shard, name) in enumerate(moves, 1)]
+
+
+@given(MOVES, st.randoms())
+def test_maps_merge_to_the_last_move_of_each_shard_in_any_order(moves: list[tuple[int, str]], chance: object) -> None:
+    maps = [even_map("trips", 8, NAMES), *maps_of(moves)]
+    wanted = even_map("trips", 8, NAMES).by_shard()
+    for shard, name in moves:
+        wanted[shard] = name
+    chance.shuffle(maps)  # type: ignore[attr-defined]
+    found = merged(maps)
+    assert found.by_shard() == wanted
+    assert merged([found, *maps]) == found
+    half = len(maps) // 2
+    assert merged([merged(maps[: half + 1]), merged(maps[half:])]).by_shard() == wanted
+
+
+@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=40), st.sets(st.sampled_from(NAMES), max_size=2))
+def test_a_plan_makes_clusters_even_with_the_fewest_moves(owned: list[str], drained: set[str]) -> None:
+    owners = dict(enumerate(owned))
+    plan = plan_moves(owners, NAMES, drained)
+    after = {**owners, **{move.shard: move.target for move in plan}}
+    kept = [name for name in NAMES if name not in drained]
+    counts = sorted(list(after.values()).count(name) for name in kept)
+    assert set(after.values()) <= set(kept)
+    assert counts[-1] - counts[0] <= 1
+    assert all(owners[move.shard] == move.source != move.target for move in plan)
+    assert len({move.shard for move in plan}) == len(plan)
+    before = {name: owned.count(name) for name in NAMES}
+    surplus = sorted(counts, reverse=True)
+    least = sum(before[name] for name in drained) + sum(
+        max(0, have - share) for have, share in zip(sorted((before[name] for name in kept), reverse=True), surplus, strict=True)
+    )
+    assert len(plan) == least
+    assert plan_moves(after, NAMES, drained) == []
+
+
+def test_a_plan_that_leaves_no_cluster_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="one must be left"):
+        plan_moves({0: "c1"}, ["c1"], ["c1"])
+    with pytest.raises(NotFound, match="no cluster 'c9'"):
+        plan_moves({0: "c1"}, ["c1"], ["c9"])
+
+
+def test_shards_are_told_as_ranges() -> None:
+    assert told_ranges([7, 0, 1, 2]) == "0-2,7"

@@ -232,11 +232,11 @@ class ClusteredEngine:
         return self.placement.settled(lambda: self._scan(shard, location, limit))
 
     def _scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
-        cluster = self._cluster_of(shard)
-        watermark = cluster.shown(shard)
+        watermark = self._cluster_of(shard).shown(shard)
         if location >= watermark:
             # What was shown before is enough to give: whoever wants to know what has come since asks for the heads, or reads on.
             watermark = self._head(shard).watermark
+        cluster = self._cluster_of(shard)
         count = min(limit, watermark - location)
         if count <= 0:
             return []
@@ -291,7 +291,7 @@ class ClusteredEngine:
         while left := [shard for shard in wanted if shard not in heads]:
             clusters = list({self.placement.name_of(shard): self._cluster_of(shard) for shard in left}.values())
             for cluster in clusters:
-                heads.update(self._heads_of(cluster))
+                heads.update({shard: head for shard, head in self._heads_of(cluster).items() if self.placement.name_of(shard) == cluster.name})
         return heads if shards is None else {shard: heads[shard] for shard in wanted}
 
     def _head(self, shard: int) -> Head:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
+import confluent_kafka
 import pytest
 
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.gateway.server import GatewayConfig, run_gateway
 from store.body_codec import decode_body
 from store.cells import NewCell, Outcome, new_cell
 from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import promote
 from store.clusters.moves import mover
-from store.clusters.shard_map import even_map
+from store.clusters.rejoin import follow_again
+from store.clusters.shard_map import even_map, read_map
+from store.datastore import Datastore
 from store.engines.contract import LogRange
+from store.engines.mysql_state import MySqlState
+from store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
+from store.indexes.definition import parse_definition
 from store.sharding import shard_of
+from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 from tests.services.waiting import wait_until
+from tests.unit.trigger_workers import Recorder, working
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
@@ -101,3 +115,396 @@ def test_a_moved_shard_goes_on_with_its_ids_times_epochs_and_start_for_those_who
     assert engine.leader_epochs(SHARD) == [(0, 0), (1, 300), (2, 301)]
     [new] = engine.put(cells(3, 1))
     assert new.added_id == 301
+
+
+# --- who writes and reads meanwhile --------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Puts cells of the shard that moves, and of one that stays, each again until it is acknowledged."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self.acknowledged: dict[bytes, tuple[int, int | None]] = {}
+        self.longest_s = 0.0
+        self._datastore = datastore
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="writer")
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for shard in (SHARD, 0):
+                number += 1
+                [cell] = cells(10 + number, 1, shard)
+                began_s = time.monotonic()
+                while True:
+                    with suppress(CellfeedError):
+                        [result] = self._datastore.put_new_cells([cell])
+                        if result.acknowledged:
+                            self.acknowledged[cell.row_key] = (shard, result.added_id)
+                            break
+                    if self._stop.is_set():
+                        return
+                    time.sleep(0.01)
+                self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            time.sleep(0.002)
+
+    def goes_on(self) -> None:
+        now = len(self.acknowledged)
+        wait_until(lambda: len(self.acknowledged) > now + 4, "puts are acknowledged")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def writing(datastore: Datastore) -> Iterator[Writer]:
+    writer = Writer(datastore)
+    try:
+        writer.goes_on()
+        yield writer
+    finally:
+        writer.stop()
+
+
+class Tailer:
+    """Reads the shard from its start, below its watermark, over an engine of its own."""
+
+    def __init__(self, engine: ClusteredEngine) -> None:
+        self.read: list[tuple[int, bytes, bytes]] = []
+        self.heads: list[tuple[int, int]] = []
+        self._engine = engine
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailer")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            with suppress(StorageUnavailable):
+                head = self._engine.heads([SHARD])[SHARD]
+                self.heads.append((head.watermark, head.leader_epoch))
+                self.read += [(each.added_id, each.row_key, decode_body(each.body)) for each in self._engine.scan(SHARD, len(self.read), 1_000)]
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+@contextmanager
+def tailing(clusters: dict[str, TestCluster]) -> Iterator[Tailer]:
+    with closing(open_engine(clusters)) as opened:
+        tailer = Tailer(opened)
+        try:
+            yield tailer
+        finally:
+            tailer.stop()
+
+
+def check(clusters: dict[str, TestCluster], writer: Writer, tailer: Tailer) -> None:
+    """I1-I10 of the shard that moved, once nobody writes any more."""
+    with closing(open_engine(clusters)) as engine:
+        ends = engine.heads()
+        wait_until(lambda: len(tailer.read) == engine.heads()[SHARD].next_added_id, "the tailer has come to the end")
+        cells_of = {shard: [(each.added_id, each.row_key, decode_body(each.body)) for each in engine.scan(shard, 0, 100_000)] for shard in (SHARD, 0)}
+    assert [added_id for added_id, *_ in cells_of[SHARD]] == list(range(ends[SHARD].next_added_id))
+    assert tailer.read == cells_of[SHARD]
+    places = {row_key: (shard, added_id) for shard, found in cells_of.items() for added_id, row_key, _ in found}
+    assert len(places) == sum(map(len, cells_of.values()))
+    for row_key, told in writer.acknowledged.items():
+        assert places[row_key] == told or (told[1] is None and places[row_key][0] == told[0])
+    for before, after in zip(tailer.heads, tailer.heads[1:], strict=False):
+        assert before[0] <= after[0]
+        assert before[1] <= after[1]
+
+
+def serving(clusters: dict[str, TestCluster]) -> list[str]:
+    """The clusters whose master has the shard's counter."""
+    return [name for name, each in clusters.items() if each.servers["a"].sql(f"SELECT shard FROM trips_meta.shard_counter WHERE shard = {SHARD}")]
+
+
+def admins(clusters: dict[str, TestCluster]) -> mover.Clusters:
+    return {name: each.admin for name, each in clusters.items()}
+
+
+POINTS = sorted(point for point in FAILPOINTS if point.startswith("move.") and point not in ("move.inside_give_back", "move.inside_clean"))
+
+
+def test_a_mover_that_dies_anywhere_under_writes_is_resumed_or_taken_back_and_nothing_is_lost(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
+    assert len(POINTS) == 10
+    datastore = Datastore(engine)
+    try:
+        with tailing(clusters) as tailer, writing(datastore) as writer:
+            for number, point in enumerate(POINTS):
+                [source] = serving(clusters)
+                target = "c2" if source == "c1" else "c1"
+                set_failpoint(point, "raise")
+                with pytest.raises(FailpointReached):
+                    move(clusters, engine, target)
+                assert passes(point) == 1
+                clear_failpoints()
+                assert len(serving(clusters)) <= 1
+                [found] = [each for each in mover.underway(admins(clusters)) if each.shard == SHARD]
+                if found.stage in ("copying", "fenced") and number % 2:
+                    assert mover.roll_back(admins(clusters), SHARD).source == source
+                    assert serving(clusters) == [source]
+                else:
+                    move(clusters, engine, target)
+                    assert serving(clusters) == [target]
+                writer.goes_on()
+        writer.stop()
+        check(clusters, writer, tailer)
+    finally:
+        clear_failpoints()
+        datastore.close()
+
+
+INDEX = parse_definition(
+    """
+table: cells_by_n
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: n, type: int}]
+"""
+)
+
+
+@contextmanager
+def kafka_consumer(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[Callable[[dict[str, object]], confluent_kafka.Consumer]]:
+    """A gateway over the datastore, and what makes consumers of it."""
+    stop, ports = threading.Event(), list[int]()
+    settings = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0.1, formats={"*": "json"})
+    thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
+    thread.start()
+    try:
+        wait_until(lambda: bool(ports), "the gateway serves")
+        yield lambda more: confluent_kafka.Consumer({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "auto.offset.reset": "earliest", **more})
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def polled(consumer: confluent_kafka.Consumer, into: list[tuple[int, int]], stop: threading.Event) -> threading.Thread:
+    def poll() -> None:
+        while not stop.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                into.append((message.partition(), message.offset()))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    return thread
+
+
+def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    recorder = Recorder()
+    assigned, grouped, stop = list[tuple[int, int]](), list[tuple[int, int]](), threading.Event()
+    with ExitStack() as stack:
+        datastore = stack.enter_context(Datastore(open_engine(clusters)))
+        reading = stack.enter_context(Datastore(open_engine(clusters)))
+        coordinator = StoreCoordinator(reading.state)
+        stack.callback(coordinator.close)
+        stack.enter_context(index_worker(reading))
+        version = made_index(reading, INDEX)
+        stack.enter_context(working(reading, coordinator, recorder))
+        consumer = stack.enter_context(kafka_consumer(reading, coordinator))
+        by_hand, member = consumer({"group.id": "by-hand"}), consumer({"group.id": "members"})
+        by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(SHARDS)])
+        member.subscribe(["trips"])
+        threads = [polled(by_hand, assigned, stop), polled(member, grouped, stop)]
+        with tailing(clusters) as tailer, writing(datastore) as writer:
+            wait_until(lambda: bool(assigned and grouped and recorder.cells), "everybody reads")
+            for target in ("c2", "c1", "c2"):
+                done = move(clusters, engine, target)
+                assert done.fence_s is not None
+                writer.goes_on()
+            writer.stop()
+            check(clusters, writer, tailer)
+        ends = {shard: head.next_added_id for shard, head in engine.heads().items()}
+        wanted = {(shard, added_id) for shard, end in ends.items() for added_id in range(end)}
+        wait_until(lambda: wanted <= set(assigned) and wanted <= set(grouped) and wanted <= set(recorder.cells), "everybody has come to the ends")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for read in (assigned, grouped, recorder.cells):
+            for shard, end in ends.items():
+                assert [added_id for number, added_id in read if number == shard] == list(range(end))
+        assert differences(reading, version) == []
+        by_hand.close()
+        member.close()
+
+
+def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhile(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    with Datastore(open_engine(clusters)) as datastore, index_worker(datastore):
+        version = made_index(datastore, INDEX)
+        datastore.put_new_cells([each for shard in range(SHARDS) for each in cells(1, 200, shard)])
+        assert differences(datastore, version) == []
+        table = version.table.name
+        before = clusters["c1"].servers["a"].sql(f"SELECT COUNT(*) FROM trips_0001.{table}")
+        move(clusters, engine, "c2")
+        assert clusters["c2"].servers["a"].sql(f"SELECT COUNT(*) FROM trips_0001.{table}") == before != [(0,)]
+        assert differences(datastore, version) == []
+        other = made_index(datastore, parse_definition(INDEX_TEXT_2))
+        assert differences(datastore, other) == []
+
+
+INDEX_TEXT_2 = """
+table: cells_by_number
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: n, type: int}]
+"""
+
+
+def test_a_promotion_of_the_source_in_the_middle_of_a_move_changes_nothing(clusters: dict[str, TestCluster]) -> None:
+    for point in ("move.inside_copy", "move.after_fence"):
+        with closing(open_engine(clusters)) as engine, Datastore(open_engine(clusters)) as datastore:
+            with tailing(clusters) as tailer, writing(datastore) as writer:
+                promoted: list[str] = []
+
+                def once(promoted: list[str] = promoted) -> None:
+                    if not promoted:
+                        promoted.append("under way")
+                        done = promote(clusters["c1"].admin)
+                        follow_again(clusters["c1"].admin, done.old_master)
+                        promoted[0] = done.master
+
+                watch_failpoint(point, once)
+                try:
+                    move(clusters, engine, "c2")
+                finally:
+                    unwatch_failpoint(point)
+                assert promoted[0] in ("a", "b")
+                writer.goes_on()
+                writer.stop()
+                check(clusters, writer, tailer)
+            move(clusters, engine, "c1")
+
+
+def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing_more(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    engine.put(cells(1, 50))
+    reached, go_on, ended = threading.Event(), threading.Event(), list[BaseException]()
+
+    def pause() -> None:
+        reached.set()
+        go_on.wait(120)
+
+    def run() -> None:
+        try:
+            mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=0)
+        except BaseException as error:
+            ended.append(error)
+
+    watch_failpoint("move.before_switch", pause)
+    paused = threading.Thread(target=run)
+    paused.start()
+    try:
+        assert reached.wait(60)
+        with pytest.raises(StorageUnavailable, match="is being moved already"):
+            mover.roll_back(admins(clusters), SHARD, again_s=0)
+        with pytest.raises(ShardMoving):
+            engine.clusters["c1"].put(cells(2, 1))
+        for each in clusters.values():
+            for thread, user in each.servers["a"].sql("SELECT ID, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
+                if user != "system user":
+                    with suppress(Exception):
+                        each.servers["a"].sql(f"KILL {thread}")
+        wait_until(lambda: rolled_back(clusters), "the move is taken back")
+    finally:
+        go_on.set()
+        paused.join(60)
+        unwatch_failpoint("move.before_switch")
+    assert ended
+    assert serving(clusters) == ["c1"]
+    wait_until(lambda: stored(engine, 2), "puts go on")
+    assert engine.get([cells(1, 1)[0].triple])[0] is not None
+
+
+def rolled_back(clusters: dict[str, TestCluster]) -> bool:
+    with suppress(StorageUnavailable):
+        mover.roll_back(admins(clusters), SHARD, again_s=0)
+        return True
+    return False
+
+
+def stored(engine: ClusteredEngine, first: int) -> bool:
+    with suppress(StorageUnavailable):
+        return all(result.acknowledged for result in engine.put(cells(first, 1)))
+    return False
+
+
+def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    with closing(open_engine(clusters, copies=1)) as buffering:
+        written = cells(1, 20)
+        engine.put(written[:10])
+        buffering._buffered._copy("c1", written)  # type: ignore[union-attr]
+        buffering._buffered._accepted("c1", ["c2"], written, StorageUnavailable("c1 is away"))  # type: ignore[union-attr]
+        move(clusters, engine, "c2")
+        with pytest.raises(Exception, match="only what lies below 0"):
+            buffering.trim(SHARD, 5)
+        assert buffering.drain.drain_once(0) == 20
+        assert buffering.drain.counts() == {"c1": [], "c2": []}
+        assert [each[0] for each in log(buffering)] == list(range(20))
+        assert {result.outcome for result in buffering.put(written)} == {Outcome.EXISTS}
+
+
+def test_a_process_that_does_not_know_the_new_cluster_refuses_and_serves_the_other_shards(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    everything = {name: each.openers() for name, each in clusters.items()}
+    with closing(ClusteredEngine(DATASTORE, SHARDS, {name: everything[name] for name in ("c1", "c2")})) as ordinary:
+        ordinary.put(cells(1, 5))
+        ordinary.placement._clusters = {"c1": ordinary.clusters["c1"]}  # as one that was started before c2 was made
+        move(clusters, engine, "c2")
+        with pytest.raises(StorageUnavailable, match="moved to cluster 'c2', which the configuration"):
+            ordinary.put(cells(2, 1))
+        with pytest.raises(StorageUnavailable, match="start the process again"):
+            ordinary.scan(SHARD, 0, 10)
+        assert ordinary.put(cells(3, 1, 0))[0].outcome is Outcome.STORED
+
+
+def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    engine.put(cells(1, 30))
+    with pytest.raises(NotFound, match="keeps anything"):
+        mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
+    set_failpoint("move.between_maps", "raise")
+    with pytest.raises(FailpointReached):
+        move(clusters, engine, "c2")
+    clear_failpoints()
+    [found] = mover.underway(admins(clusters))
+    assert (found.stage, found.source, found.target) == ("switched", "c1", "c2")
+    with pytest.raises(InvalidRequest, match="is on c2 already"):
+        mover.roll_back(admins(clusters), SHARD)
+    with pytest.raises(ProtectData, match="does not know yet"):
+        mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
+    assert move(clusters, engine, "c2").was_there
+    assert [each.stage for each in mover.underway(admins(clusters))] == ["kept"]
+    set_failpoint("move.inside_clean", "raise")
+    with pytest.raises(FailpointReached):
+        mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
+    clear_failpoints()
+    assert mover.clean(admins(clusters), SHARD, engine.dictionaries.complete) == "c1"
+    assert mover.underway(admins(clusters)) == []
+    for server in clusters["c1"].servers.values():
+        wait_until(lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"), "nothing is kept")  # type: ignore[misc]
+    assert len(log(engine)) == 30
+    states = [MySqlState(each.admin.server("a"), each.admin.meta) for each in clusters.values()]
+    assert {told.by_shard()[SHARD] for state in states if (told := read_map(state))} == {"c2"}
+
+
+def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    with Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
+        watch_failpoint("move.after_hide", lambda: time.sleep(mover.FENCE_MAX_S + 0.05))
+        try:
+            with pytest.raises(InvalidRequest, match="could not be switched"):
+                move(clusters, engine, "c2")
+        finally:
+            unwatch_failpoint("move.after_hide")
+        assert serving(clusters) == ["c1"]
+        writer.goes_on()
+        move(clusters, engine, "c2")
+        writer.goes_on()

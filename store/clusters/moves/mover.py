@@ -310,6 +310,8 @@ class _Move:
             source.hide()
             failpoint("move.after_hide")
             left = self._finish(source, target, deadline_s)
+            if (late_s := time.monotonic() - deadline_s) > 0:
+                raise _TooSlow(f"it took {FENCE_MAX_S + late_s:.2f} s")
         except (Exception, KeyboardInterrupt) as error:
             failpoint("move.inside_give_back")
             _give_back(source)

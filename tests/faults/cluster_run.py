@@ -50,8 +50,9 @@ def run_cluster_faults(kind: str, seed: int) -> FaultRun:
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()
     lossy = kind == "lost-tail"
-    clusters = 2 if kind in ("buffered", "lost-tail") else 1
-    with cluster_system(semi_sync=not lossy, clusters=clusters, supervised=kind == "supervised", with_small_disk=kind == "disk-full") as system:
+    clusters = 2 if kind in ("buffered", "lost-tail", "shard-moves") else 1
+    supervised = kind in ("supervised", "shard-moves")
+    with cluster_system(semi_sync=not lossy, clusters=clusters, supervised=supervised, with_small_disk=kind == "disk-full") as system:
         copies = 1 if len(system.admin) > 1 else 0
         datastore = Datastore(writing := system.engine(copies))
         writing.drain.start()

@@ -173,7 +173,7 @@ class Tailer(threading.Thread):
             began_s = time.monotonic()
             for cluster in self._engine.clusters.values():
                 with suppress(CellfeedError):
-                    heads = cluster.heads()
+                    heads = self._engine.heads(cluster.shards)
                     self.heads.append(heads)
                     for shard, head in heads.items():
                         while next_ids[shard] < head.watermark and (cells := self._engine.scan(shard, next_ids[shard], 500)):

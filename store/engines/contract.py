@@ -21,6 +21,11 @@ Reading
     E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
     E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`store.engines.dictionary_contract`.
+Moving
+    E18 A shard that goes from one storage to another takes its log with it as it is: ids, bodies, ``created_at``, log start, next id, and its index entries.
+        The leader epoch rises. At no moment do two storages take its puts, whoever is killed, paused or promoted.
+    E19 A call about a shard that moves waits for it, or raises ShardMoving (nothing written): it is never answered by a storage that the shard has left. What
+        was shown before the move is shown after it: no watermark, log start or leader epoch falls.
 Trimming
     E15 ``trim`` raises a shard's log start and deletes the cells below it, in one transaction a step, so at every moment the log is there from its start on,
         without a gap. The start never falls; ids do not move, and ``next_added_id``, epochs and ``created_at`` go on as if nothing had been trimmed, also in a

@@ -61,15 +61,15 @@ def _read(server: MySqlServer, table: str, first: int, end: int) -> _Step:
         while after < min(end, first + STEP_CELLS):
             to = min(end, first + STEP_CELLS, after + part_cells)
             cells = f"FROM {table} WHERE added_id >= {after} AND added_id < {to}"
-            [(count, body_bytes)] = query(connection, f"SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) {cells}")
+            wanted = f"COUNT(*), COALESCE(SUM(LENGTH(body)), 0), CAST(GROUP_CONCAT({_ROW} SEPARATOR ',') AS BINARY)"
+            [(count, body_bytes, text)] = query(connection, f"SELECT {wanted} {cells}")
             if int(count) != to - after:
                 raise (Trimmed if not query(connection, f"SELECT 1 FROM {table} WHERE added_id = {after}") else DataDamaged)(
                     f"{server}: {table} has {int(count)} of the {to - after} cells from {after} on"
                 )
             if to - after > 1 and 2 * int(body_bytes) + _ROW_BYTES * (to - after) > PART_BYTES_MAX:
-                part_cells = max(1, (to - after) // 2)
+                part_cells = (to - after) // 2  # the text may have been cut at the server's limit
                 continue
-            [(text,)] = query(connection, f"SELECT CAST(GROUP_CONCAT({_ROW} SEPARATOR ',') AS BINARY) {cells}")
             rows.append(text)
             after = to
     return _Step(first, after, rows)

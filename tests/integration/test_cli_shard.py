@@ -1,0 +1,120 @@
+"""The commands of docs/clusters.md that add a cluster, move shards to it and drain it, run in their order on real servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cellfeed import storage
+from cellfeed.cli.main import command_line
+from cellfeed.config import load_config
+from store.cells import new_cell
+from store.datastore import Datastore
+from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from tests.services.local_mariadb import MariaDB, drop_all_databases
+from tests.services.mariadb_cluster import SHARDS
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a31")
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+
+
+@pytest.fixture
+def config(servers: list[MariaDB], tmp_path: Path) -> Iterator[Path]:
+    """A configuration of c1 and c2, of one server each; c1 has been made, and holds cells."""
+    names = ["c1", "c2"]
+    clusters = [{"name": name, "nodes": [{"name": f"{name}-a", "url": server.url}]} for name, server in zip(names, servers, strict=False)]
+    path = tmp_path / "cellfeed.yaml"
+    told: dict[str, Any] = {"datastore": {"name": "trips", "shards": SHARDS, "clusters": clusters[:1]}}
+    path.write_text(yaml.safe_dump(told))
+    run("cluster init", path)
+    with Datastore(storage.open_clusters(load_config(path).datastore)) as datastore:
+        datastore.put_new_cells([new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in range(200)])
+    told["datastore"]["clusters"] = clusters
+    path.write_text(yaml.safe_dump(told))
+    yield path
+    clear_failpoints()
+    for server in servers:
+        server.sql("SET GLOBAL read_only = 0")
+        drop_all_databases(server)
+        server.sql("RESET MASTER")
+
+
+def run(words: str, config: Path, *, code: int = 0) -> str:
+    done = CliRunner().invoke(command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)])
+    if isinstance(done.exception, FailpointReached):
+        raise done.exception
+    assert done.exit_code == code, (words, done.output, done.exception)
+    return done.output
+
+
+def held(config: Path) -> dict[str, list[int]]:
+    lines = [json.loads(line) for line in run("shard list --json", config).splitlines()]
+    return {line["cluster"]: line["shards"] for line in lines}
+
+
+def commands() -> list[str]:
+    """Those of the page's section, in its order, without the configuration."""
+    section = PAGE.read_text().split("## More clusters at run time")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    return [" ".join(words[1 : words.index("--config")] + words[words.index("--config") + 2 :]) for words in lines]
+
+
+def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(config: Path) -> None:
+    wanted = commands()
+    assert len(wanted) == 10
+    for words in wanted[:3]:
+        run(words, config)
+    assert held(config) == {"c1": [0, 1, 2, 3], "c2": []}
+    for words in wanted[3:6]:
+        run(words, config)
+    assert held(config) == {"c1": [0, 1], "c2": [2, 3]}
+    assert [json.loads(line)["stage"] for line in run("shard moves --json", config).splitlines()] == ["kept", "kept"]
+    run(wanted[6], config)
+    assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
+    run(wanted[7], config)
+    assert held(config) == {"c1": [], "c2": [0, 1, 2, 3]}
+    with closing(storage.open_clusters(load_config(config).datastore)) as engine:
+        assert sum(head.next_added_id for head in engine.heads().values()) == 200
+    # A move back that is cut off: gone on with; another one, taken back.
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        run("shard move --shard 3 --to c1", config)
+    clear_failpoints()
+    run(wanted[8], config)
+    assert held(config)["c1"] == [3]
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        run("shard move --shard 3 --to c2", config)
+    clear_failpoints()
+    assert "fenced" in run("shard moves", config)
+    run(wanted[9], config)
+    assert held(config)["c1"] == [3]
+
+
+def test_what_cannot_be_moved_is_said(config: Path) -> None:
+    run("cluster init", config)
+    for words, says in (
+        ("shard move --shard 3 --to c9", "no cluster 'c9'"),
+        ("shard move --shard 9 --to c2", "9"),
+        ("shard move --shard x --to c2", "is not of the form 3,8-15"),
+        ("shard rollback --shard 1", "no move of shard 1 is under way"),
+        ("rebalance --drain c1 --drain c2", "one must be left"),
+    ):
+        done = CliRunner().invoke(command_line(words.split()[0]), [*shlex.split(words), "--config", str(config)])
+        assert says in str(done.exception), words
+    config.write_text("datastore: {shards: 4}")
+    done = CliRunner().invoke(command_line("shard"), ["shard", "list", "--config", str(config)])
+    assert "has no clusters" in str(done.exception)

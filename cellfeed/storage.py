@@ -32,7 +32,7 @@ from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
 from store.engines.sqlite_restore import SqliteTarget
-from store.errors import InvalidRequest, NotFound, StorageUnavailable
+from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
 
 
 def open_datastore(config: Config, directory: Path) -> Datastore:
@@ -85,13 +85,30 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
     """Makes these clusters of their bare servers, one after the other; one that has been made is left as it is. Raises as :func:`init_cluster`."""
     if not names:
         return
-    divided = _present_map(config) or shard_map(config)
+    present = _present_map(config)
+    if present is not None and _is_bare(config, config.datastore.clusters[0].name):
+        raise ProtectData(
+            f"config: cluster {config.datastore.clusters[0].name!r} is new and comes first; the first cluster keeps leases, offsets and all other state, "
+            "so a new one is added at the end of datastore.clusters"
+        )
+    divided = present or shard_map(config)
     for name in names:
         servers = cluster_servers(config, name)
         try:
             yield init_cluster(servers, divided)
         finally:
             servers.close()
+
+
+def _is_bare(config: Config, name: str) -> bool:
+    """Whether all servers of the cluster answer, and none holds anything of the datastore."""
+    servers = cluster_servers(config, name)
+    try:
+        return not any(has_database(server, servers.meta) for server in servers.servers.values())
+    except StorageUnavailable:
+        return False
+    finally:
+        servers.close()
 
 
 def _present_map(config: Config) -> ShardMap | None:

@@ -7,6 +7,7 @@ away holds up nobody else's puts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
@@ -121,11 +122,11 @@ class ClusteredEngine:
 
     def _write(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """Puts cells of one cluster, and waits for those whose shard moves meanwhile. Raises when none was written, and one error says why."""
-        try:
-            [(cluster, _)] = self._grouped([(cell.row_key, None) for cell in cells]).items()
-            return cluster.put(cells)
-        except (ShardMoving, ValueError):
-            return self._write_apart(cells)
+        owners = list(self._grouped([(cell.row_key, None) for cell in cells]))
+        if len(owners) == 1:
+            with suppress(ShardMoving):
+                return owners[0].put(cells)
+        return self._write_apart(cells)
 
     def _write_apart(self, cells: Sequence[NewCell]) -> list[PutResult]:
         """As :meth:`_write`, shard by shard: those that do not move go first."""

@@ -104,6 +104,14 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
     assert held(config)["c1"] == [3]
 
 
+def test_a_new_cluster_that_comes_first_is_refused_for_the_first_one_keeps_the_state(config: Path) -> None:
+    told = yaml.safe_load(config.read_text())
+    told["datastore"]["clusters"].reverse()
+    config.write_text(yaml.safe_dump(told))
+    done = CliRunner().invoke(command_line("cluster"), ["cluster", "init", "--config", str(config)])
+    assert "added at the end of datastore.clusters" in str(done.exception)
+
+
 def test_what_cannot_be_moved_is_said(config: Path) -> None:
     run("cluster init", config)
     for words, says in (

@@ -37,6 +37,7 @@ from benchmarks import (
     put_http,
     put_to_consumer,
     restore,
+    shard_move,
     triggers,
 )
 from benchmarks.__main__ import main
@@ -66,6 +67,7 @@ SMALL = {
     "put-http": lambda: put_http.figures(count=500, runs=1, single_s=0.1),
     "put-to-consumer": lambda: put_to_consumer.figures(seconds=0.2, runs=1, warm_up_s=0.0),
     "restore": lambda: restore.figures(cells=500, runs=1, with_mariadb=False),
+    "shard-move": lambda: shard_move.figures(cells=200, runs=2),
     "triggers": lambda: triggers.figures(cells=200, runs=1, seconds=0.2, warm_up_s=0.0, lease_s=1.0, shards=8, members=2, rebalance_lease_s=2.0),
 }
 

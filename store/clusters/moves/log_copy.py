@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from store.clusters.moves.shard_side import ShardSide
 from store.engines.mysql_connections import MySqlServer, query
-from store.errors import DataDamaged, Trimmed
+from store.errors import Trimmed
 
 STEP_CELLS: Final = 10_000
 """Cells in one step: a transaction of a tenth of a second."""
@@ -38,23 +38,23 @@ class _Step(NamedTuple):
     rows: list[bytes]
 
 
-def copy_log(server: MySqlServer, table: str, target: ShardSide, first: int, end: int, on_cells: Callable[[int], None] = lambda _: None) -> None:
-    """Copies the cells from ``first`` up to ``end`` of a table of the source's server. ``on_cells`` is told how many each step had.
+def copy_log(source: ShardSide, table: str, target: ShardSide, first: int, end: int, on_cells: Callable[[int], None] = lambda _: None) -> None:
+    """Copies the cells from ``first`` up to ``end`` of a table of the source. ``on_cells`` is told how many ids each step had.
 
-    Raises Trimmed when the cells at ``first`` are gone, StorageUnavailable, DataDamaged for a hole.
+    Raises Trimmed when the cells at ``first`` are gone, StorageUnavailable.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="copy-log") as reader:
-        reading = reader.submit(_read, server, table, first, end)
+        reading = reader.submit(_read, source.server, table, source.log_start_sql, first, end)
         while first < end:
             step = reading.result()
             first = step.after
             if first < end:
-                reading = reader.submit(_read, server, table, first, end)
+                reading = reader.submit(_read, source.server, table, source.log_start_sql, first, end)
             target.append(step.first, step.after, step.rows)
             on_cells(step.after - step.first)
 
 
-def _read(server: MySqlServer, table: str, first: int, end: int) -> _Step:
+def _read(server: MySqlServer, table: str, log_start: str, first: int, end: int) -> _Step:
     rows: list[bytes] = []
     after, part_cells = first, PART_CELLS
     with server.connection() as connection:
@@ -63,13 +63,13 @@ def _read(server: MySqlServer, table: str, first: int, end: int) -> _Step:
             cells = f"FROM {table} WHERE added_id >= {after} AND added_id < {to}"
             wanted = f"COUNT(*), COALESCE(SUM(LENGTH(body)), 0), CAST(GROUP_CONCAT({_ROW} SEPARATOR ',') AS BINARY)"
             [(count, body_bytes, text)] = query(connection, f"SELECT {wanted} {cells}")
-            if int(count) != to - after:
-                raise (Trimmed if not query(connection, f"SELECT 1 FROM {table} WHERE added_id = {after}") else DataDamaged)(
-                    f"{server}: {table} has {int(count)} of the {to - after} cells from {after} on"
-                )
+            # Fewer than ids: those of a restored log that were left out, or the front was trimmed. The start is read after the cells, and only rises.
+            if int(count) != to - after and any(int(start) > after for (start,) in query(connection, log_start)):
+                raise Trimmed(f"{server}: {table} was trimmed behind {after}")
             if to - after > 1 and 2 * int(body_bytes) + _ROW_BYTES * (to - after) > PART_BYTES_MAX:
                 part_cells = (to - after) // 2  # the text may have been cut at the server's limit
                 continue
-            rows.append(text)
+            if text is not None:
+                rows.append(text)
             after = to
     return _Step(first, after, rows)

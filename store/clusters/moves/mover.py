@@ -285,13 +285,13 @@ class _Move:
             raise StorageUnavailable(f"shard {self._shard} does not arrive at {target.cluster.name} any more")
         first = note.next_added_id
         try:
-            copy_log(source.server, table, target, first, end, counted)
+            copy_log(source, table, target, first, end, counted)
         except Trimmed:
             # What was copied of it is behind the log's start by now.
             standing = source.standing()
             first = standing.leaving.log_start if standing.leaving else _serves(standing)[0]
             target.restart(first)
-            copy_log(source.server, table, target, first, end, counted)
+            copy_log(source, table, target, first, end, counted)
         finally:
             self._copy_s += time.monotonic() - began_s
         return max(first, end)

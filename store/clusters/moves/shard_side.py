@@ -104,6 +104,11 @@ class ShardSide:
         """The nodes that may be promoted, the master among them."""
         return [self.role.master, *self.role.minions]
 
+    @property
+    def log_start_sql(self) -> str:
+        """The statement that reads where the log starts, whether the shard is served here or leaves."""
+        return " UNION ALL ".join(f"SELECT log_start FROM {self._meta}.{name} WHERE shard = {self.shard}" for name in ("shard_counter", "shard_leaving"))
+
     # --- looking ---------------------------------------------------------------------------------------------------------
 
     def standing(self) -> Standing:

@@ -82,7 +82,7 @@ def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> None:
-    if name.startswith(("mysql-", "promotion", "gateway-first-read")) and (reason := local_mariadb.why_not()):
+    if name.startswith(("mysql-", "promotion", "gateway-first-read", "shard-move")) and (reason := local_mariadb.why_not()):
         pytest.skip(reason)
     if name.startswith(("export-", "gateway-vs-kafka")) and (reason := local_kafka.why_not()):
         pytest.skip(reason)

@@ -517,3 +517,16 @@ def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(clust
         writer.goes_on()
         move(clusters, engine, "c2")
         writer.goes_on()
+
+
+def test_ids_that_a_restore_left_out_stay_left_out(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    engine.put(cells(1, 10))
+    shown(engine, 10)
+    clusters["c1"].servers["a"].sql(f"UPDATE trips_meta.shard_counter SET next_added_id = 5000 WHERE shard = {SHARD}")
+    engine.put(cells(2, 1))
+    shown(engine, 5_001)
+    before = log(engine)
+    move(clusters, engine, "c2")
+    assert log(engine) == before
+    assert [each[0] for each in before] == [*range(10), 5_000]
+    assert engine.put(cells(3, 1))[0].added_id == 5_001

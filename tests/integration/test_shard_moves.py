@@ -525,8 +525,8 @@ def test_ids_that_a_restore_left_out_stay_left_out(clusters: dict[str, TestClust
     clusters["c1"].servers["a"].sql(f"UPDATE trips_meta.shard_counter SET next_added_id = 5000 WHERE shard = {SHARD}")
     engine.put(cells(2, 1))
     shown(engine, 5_001)
-    before = log(engine)
+    before = [*log(engine), *log(engine, 10)]  # a scan ends where ids are left out
     move(clusters, engine, "c2")
-    assert log(engine) == before
+    assert [*log(engine), *log(engine, 10)] == before
     assert [each[0] for each in before] == [*range(10), 5_000]
     assert engine.put(cells(3, 1))[0].added_id == 5_001

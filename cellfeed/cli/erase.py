@@ -23,7 +23,8 @@ def erase(
     """Erase a row: the bodies of all its cells are taken away for good, in every column and version; nothing brings them back.
 
     Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. Run again it does nothing, or ends
-    what was broken off. What disks, backups and exported topics hold still is told in docs/operators.md, "Erasing a row".
+    what was broken off. While the row's shard is being moved to another cluster it is refused; what the old cluster keeps of a shard that has moved goes with
+    `cellfeed shard clean`. What disks, backups and exported topics hold still is told in docs/operators.md, "Erasing a row".
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:

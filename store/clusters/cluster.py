@@ -44,6 +44,8 @@ CONFIRM_S: Final = 3.0
 
 _UNKNOWN_HEAD: Final = Head(0, 0, 0, 0, 0)
 
+_CHANGES: Final = itertools.count(1)
+
 T = TypeVar("T")
 
 
@@ -256,11 +258,11 @@ class Cluster:
 
     def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
         """Another number whenever what a node has come to is another than before: a read may go to any of them, and what was read of one that had not come to
-        an erasure holds bodies that it takes."""
+        an erasure holds bodies that it takes. No number comes twice in a process, whichever cluster gives it: a shard may move to another one and back."""
         counts = {name: erasures for name, view in following.items() if (head := view.heads.get(shard)) is not None and (erasures := head.erasures)}
         before, changes = self._erasures.get(shard, ({}, 0))
         if counts != before:
-            changes += 1
+            changes = next(_CHANGES)
             self._erasures[shard] = counts, changes
         return changes
 

@@ -1,6 +1,7 @@
 """One step of an erasure on a MySQL master (E20, E21): one transaction, fenced as a put is.
 
     1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and the leader epoch is the one that the erasure came with.
+       The row says as well whether a move copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies already.
     2. read which cells of the row have bodies, and whether the log tells of the erasure already.
     3. overwrite those bodies with the mark of erased ones, add the entry, move the counter, COMMIT, all in one packet. The commit waits for a minion where a
        put's does.
@@ -24,7 +25,7 @@ from store.engines.contract import ErasedStep, WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, worth_another_try
 from store.engines.mysql_put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_moment, sql_triple
-from store.errors import StorageUnavailable
+from store.errors import ShardMoving, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.erase.before_commit", "mysql.erase.after_commit")
@@ -43,7 +44,7 @@ class EraseStatements:
         self._put = put
 
     def run(self, row_key: bytes, shard: int, cells_max: int, terms: WriteTerms | None) -> ErasedStep:
-        """Raises StorageUnavailable (nothing done), OutcomeUnknown, StaleWriter (nothing done)."""
+        """Raises StorageUnavailable (nothing done; ShardMoving while the shard is moved), OutcomeUnknown, StaleWriter (nothing done)."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 step = self._run_once(row_key, shard, cells_max, terms)
@@ -60,6 +61,13 @@ class EraseStatements:
         triple = sql_triple(Triple(row_key, ERASED_COLUMN, 0))
         with self._server.connection() as connection:
             counter = self._put.lock_counters(connection, [shard], terms)[shard]
+            [(copied_to,)] = query(connection, f"SELECT copied_to FROM {counters} WHERE shard = {shard} FOR UPDATE")
+            if copied_to:
+                query(connection, "ROLLBACK")
+                raise ShardMoving(
+                    f"{self._server}: nothing erased: shard {shard} is being moved to cluster {copied_to.decode()}; try again when it has come "
+                    f"there, or take the move back: cellfeed shard rollback --shard {shard}"
+                )
             left = query(connection, f"SELECT added_id FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK} LIMIT {cells_max + 1}")
             entry = query(connection, f"SELECT added_id FROM {table} WHERE (row_key, column_name, ref_key) IN ({triple})")
             taken = [int(added_id) for (added_id,) in left[:cells_max]]

@@ -104,6 +104,7 @@ _DICTIONARY_TABLES: Final = (
 
 def _create_moves(connection: Connection[Any], layout: Layout) -> None:
     add_column(connection, layout.meta, "shard_counter", "epoch_base", "INT UNSIGNED NOT NULL DEFAULT 0")
+    add_column(connection, layout.meta, "shard_counter", "copied_to", "VARBINARY(64) NOT NULL DEFAULT ''")
     for statement in _MOVE_TABLES:
         failpoint("mysql.migrate.inside_step")
         query(connection, statement.format(meta=layout.meta))
@@ -114,10 +115,11 @@ _MOVE_TABLES: Final = (
     "token BIGINT UNSIGNED NOT NULL, next_added_id BIGINT UNSIGNED NOT NULL, begun_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
     "CREATE TABLE IF NOT EXISTS {meta}.shard_leaving (shard INT UNSIGNED NOT NULL PRIMARY KEY, target VARBINARY(64) NOT NULL, "
     "token BIGINT UNSIGNED NOT NULL, log_start BIGINT UNSIGNED NOT NULL, next_added_id BIGINT UNSIGNED NOT NULL, leader_epoch INT UNSIGNED NOT NULL, "
-    "epoch_base INT UNSIGNED NOT NULL, last_created_at DATETIME(6) NOT NULL, fenced_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
+    "epoch_base INT UNSIGNED NOT NULL, erasures BIGINT UNSIGNED NOT NULL, last_created_at DATETIME(6) NOT NULL, fenced_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
 )
 """Shards on their way: a counter that is kept back, and a copy that is made (:mod:`store.clusters.moves.shard_side`). The epoch that readers are told is
-``leader_epoch + epoch_base``: so it rises with a move to a cluster whose own epoch is lower."""
+``leader_epoch + epoch_base``: so it rises with a move to a cluster whose own epoch is lower. ``copied_to`` names the cluster that a copy
+is made for: meanwhile nothing is erased."""
 
 STEPS: Final = (
     Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),

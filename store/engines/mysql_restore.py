@@ -84,13 +84,21 @@ class MySqlRestore:
                 if under_way.done:
                     raise ProtectData(f"{told_of} was done here, and a backup goes into empty storage only")
                 raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
-            statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}"]
+            statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
             if under_way is None:
                 statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key <> '{MAP_KEY}'")
             self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])])
         failpoint("mysql.restore.after_begin")
 
     def _check_empty(self, connection: Connection[Any], written: Sequence[int]) -> None:
+        moving = query(connection, f"SELECT shard FROM {self._meta}.shard_arriving UNION SELECT shard FROM {self._meta}.shard_leaving")
+        if moving:
+            query(connection, "ROLLBACK")
+            shard = int(moving[0][0])
+            raise ProtectData(
+                f"{self._server}: nothing restored: a move of shard {shard} is under way, or has left its tables here. End it first: cellfeed shard "
+                "resume, then cellfeed shard clean"
+            )
         [(buffered,)] = query(connection, f"SELECT COUNT(*) FROM {self._meta}.buffered_cell")
         if written or int(buffered):
             query(connection, "ROLLBACK")

@@ -4,7 +4,8 @@ A shard is served by the one cluster whose ``shard_counter`` has its row: a put,
 under its leader epoch. So a move is the way of that row from one cluster to the other, in steps of one transaction each:
 
     1. copy      the target makes the shard's tables, notes the shard in ``shard_arriving``, and gets the log in steps from the front, and the index entries.
-                 Only what every node of the source holds is copied: no promotion there can give an id that was copied to another cell
+                 Only what every node of the source holds is copied: no promotion there can give an id that was copied to another cell. Before the first cell
+                 the source's counter is marked, on every node: meanwhile nothing is erased there, so no body is copied that is erased afterwards
     2. fence     on the source the counter goes from ``shard_counter`` to ``shard_leaving``: no put is taken from its commit on. Then the shard's tables get
     other
                  names there: whoever reads by an old map is refused, and no write of index entries that was under way comes in late. Both are waited for on
@@ -23,7 +24,7 @@ the lock or cannot write. Steps that decide look for their token as well, in the
 
 What a kill of the mover leaves:
 
-    in 1         the source serves; a note and half a copy on the target. Moving again goes on where the copy ends; rolling back drops it
+    in 1         the source serves, but erases nothing; a note and half a copy on the target. Moving again goes on where the copy ends; rolling back drops it
     in 2 or 3    nobody serves the shard: its puts wait, fail (nothing written) or are buffered. Moving again, or rolling back, ends that
     after 4      the target serves, but only who reads its map knows; moving again writes the map everywhere
     in 6         some tables are gone; cleaning again goes on
@@ -31,5 +32,5 @@ What a kill of the mover leaves:
 A master that dies is met in the same way: the mover looks for the new one and goes on from what the tables say.
 
 The source's rows are kept until ``clean``, though nobody reads them: they cost only room, a second copy is worth having in the first hours after a move, and
-dropping large tables is no part of a move that should be short.
+dropping large tables is no part of a move that should be short. A row that is erased on the target is there as it was: ``clean`` belongs to erasing it.
 """

@@ -25,6 +25,7 @@ from store.failpoints import declare, failpoint
 
 declare(
     "move.after_begin",
+    "move.after_mark",
     "move.inside_copy",
     "move.before_fence",
     "move.after_fence",
@@ -124,11 +125,15 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
                 f"shard {shard} is on {found.target} already; to have it back, move it: cellfeed shard move --shard {shard} --to {found.source}"
             )
         with ExitStack() as opened:
-            source, target = (opened.enter_context(_opened(clusters[name], shard)) for name in (found.source, found.target))
-            if target.standing().arriving:
+            source = opened.enter_context(_opened(clusters[found.source], shard))
+            target = opened.enter_context(_opened(clusters[found.target], shard)) if found.target in clusters else None
+            if source.standing().copied_to:
+                # Before the copy goes, and under both locks: whoever goes on with a copy without the mark begins it anew, a mark without a copy would stay.
+                source.mark_copied("")
+            if target is not None and target.standing().arriving:
                 target.abandon()
             failpoint("move.inside_give_back")
-            _give_back(source)
+            _give_back(source, "")
         return found
 
     return _again(once, again_s)
@@ -140,7 +145,7 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
     told = {each: told_by(cluster, cluster_role(cluster)[0]) for each, cluster in clusters.items()}
     if not any(shard in served for served, *_ in told.values()):
         raise ProtectData(f"no cluster serves shard {shard}: `cellfeed shard moves` says where its move is")
-    kept = [(each, leaving[shard]) for each, (_, _, leaving) in told.items() if shard in leaving]
+    kept = [(each, told_of.leaving[shard]) for each, told_of in told.items() if shard in told_of.leaving]
     if not kept:
         raise NotFound(f"no cluster keeps anything of shard {shard}")
     name, left = kept[0]
@@ -166,7 +171,7 @@ def underway(clusters: Clusters) -> list[Underway]:
     told = {name: told_by(cluster, roles[name]) for name, cluster in clusters.items()}
     maps = [read_map(MySqlState(cluster.server(roles[name].master), cluster.meta)) for name, cluster in clusters.items()]
     found: dict[int, Underway] = {}
-    for name, (_, arriving, leaving) in told.items():
+    for name, (_, arriving, leaving, _) in told.items():
         for shard, left in leaving.items():
             copy = told[left.target][1].get(shard) if left.target in told else None
             # Another move of the shard may be under way by now: what is kept here of the one before is told by itself.
@@ -177,8 +182,12 @@ def underway(clusters: Clusters) -> list[Underway]:
             if stage == "fenced" or shard not in found:
                 found[shard] = Underway(shard, name, left.target, stage, copied, left.next_added_id)
         for shard, copy in arriving.items():
-            if shard in told.get(copy.source, ({}, {}, {}))[0]:
-                found[shard] = Underway(shard, copy.source, name, "copying", copy.next_added_id, told[copy.source][0][shard])
+            if copy.source in told and shard in told[copy.source].served:
+                found[shard] = Underway(shard, copy.source, name, "copying", copy.next_added_id, told[copy.source].served[shard])
+    for name, each in told.items():
+        for shard, to in each.copied.items():
+            if to not in told or shard not in told[to].arriving:  # the target has gone from the configuration, or lost what it had
+                found[shard] = Underway(shard, name, to, "copying", 0, each.served[shard])
     return [found[shard] for shard in sorted(found)]
 
 
@@ -203,9 +212,9 @@ class _Move:
     def to(self, to: str) -> Moved:
         told = {name: told_by(cluster, cluster_role(cluster)[0]) for name, cluster in self._clusters.items()}
         serves = [name for name, (served, *_) in told.items() if self._shard in served]
-        fenced = [(name, leaving[self._shard]) for name, (_, _, leaving) in told.items() if self._shard in leaving] if not serves else []
+        fenced = [(name, each.leaving[self._shard]) for name, each in told.items() if self._shard in each.leaving] if not serves else []
         if serves == [to]:
-            kept = next((name for name, (_, _, leaving) in told.items() if self._shard in leaving), to)
+            kept = next((name for name, each in told.items() if self._shard in each.leaving), to)
             with _opened(self._clusters[to], self._shard) as target:
                 self._write_map(target, kept)
             return Moved(self._shard, kept, to, 0, 0.0, None, None, was_there=True)
@@ -215,7 +224,7 @@ class _Move:
         if not serves and not fenced:
             raise StorageUnavailable(f"no cluster tells that it has shard {self._shard}: the one that has it does not answer, or the configuration lacks it")
         source_name = serves[0] if serves else fenced[0][0]
-        if elsewhere := [name for name, (_, arriving, _) in told.items() if self._shard in arriving and name != to]:
+        if elsewhere := [name for name, each in told.items() if self._shard in each.arriving and name != to]:
             raise InvalidRequest(f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or rollback, first")
         self._complete_dictionaries()
         with ExitStack() as opened:
@@ -255,6 +264,7 @@ class _Move:
         if there is None or there.source != source.cluster.name:
             target.begin(source.cluster.name, _token(), _serves(source.standing())[0])
             failpoint("move.after_begin")
+        self._end_erasures(source, target)
         best, deadline_s = -1, 0.0
         while True:
             copied = self._copy_rest(source, target, source.held_by_all(), hidden=False)
@@ -269,6 +279,17 @@ class _Move:
                 told = f"{copied} of {end} cells are on all nodes of the source and copied, {arrived} have arrived on all nodes of the target"
                 raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
             time.sleep(_PAUSE_S)
+
+    def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
+        """Every node of the source has the mark before the first cell is copied, so no promotion undoes it: what is erased is erased before it is copied. A
+        copy that was begun without it, or behind which it was taken away, is begun anew."""
+        name = target.cluster.name
+        if source.standing().copied_to != name:
+            target.restart(_serves(source.standing())[0])
+            source.mark_copied(name)
+        deadline_s = time.monotonic() + AGAIN_S
+        _wait_for(lambda: all(each.copied_to == name for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the mark")
+        failpoint("move.after_mark")
 
     def _copy_rest(self, source: ShardSide, target: ShardSide, end: int, *, hidden: bool) -> int:
         """Copies up to ``end``; where the copy ends then."""
@@ -314,7 +335,7 @@ class _Move:
                 raise _TooSlow(f"it took {FENCE_MAX_S + late_s:.2f} s")
         except (Exception, KeyboardInterrupt) as error:
             failpoint("move.inside_give_back")
-            _give_back(source)
+            _give_back(source, target.cluster.name)
             if isinstance(error, Unavailable):
                 raise _TooSlow(str(error)) from error
             raise
@@ -396,10 +417,10 @@ def _is_fenced(told: Standing) -> bool:
     return told.serves is None and told.leaving is not None and told.hidden
 
 
-def _give_back(source: ShardSide) -> None:
-    """Ends the fence, if there is one."""
+def _give_back(source: ShardSide, copied_to: str) -> None:
+    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made for."""
     if (left := source.standing().leaving) is not None and source.standing().serves is None:
-        source.give_back(left.token)
+        source.give_back(left.token, copied_to)
 
 
 def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
@@ -47,14 +47,17 @@ class Leaving:
     next_added_id: int
     leader_epoch: int
     epoch_base: int
+    erasures: int
     created_at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``hidden``: its tables have their other names."""
+    """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``copied_to``: the cluster that a copy is made for, so
+    that nothing is erased here; empty when none is. ``hidden``: its tables have their other names."""
 
     serves: tuple[int, int] | None
+    copied_to: str
     arriving: Arriving | None
     leaving: Leaving | None
     hidden: bool
@@ -63,14 +66,15 @@ class Standing:
 def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
     """What the server of a connection says of the shard, in one look."""
     meta = layout.meta
-    counter = query(connection, f"SELECT log_start, next_added_id FROM {meta}.shard_counter WHERE shard = {shard}")
+    counter = query(connection, f"SELECT log_start, next_added_id, copied_to FROM {meta}.shard_counter WHERE shard = {shard}")
     arriving = query(connection, f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}")
     leaving = query(
         connection,
-        f"SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
+        f"SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
     )
     return Standing(
         (int(counter[0][0]), int(counter[0][1])) if counter else None,
+        counter[0][2].decode() if counter else "",
         Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2])) if arriving else None,
         _leaving(leaving[0]) if leaving else None,
         f"{HIDDEN}cell" in tables(connection, layout.database(shard)),
@@ -79,8 +83,8 @@ def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standin
 
 def _leaving(row: Sequence[Any]) -> Leaving:
     target, *numbers, created_at = row
-    token, log_start, next_added_id, leader_epoch, epoch_base = map(int, numbers)
-    return Leaving(target.decode(), token, log_start, next_added_id, leader_epoch, epoch_base, str(created_at))
+    token, log_start, next_added_id, leader_epoch, epoch_base, erasures = map(int, numbers)
+    return Leaving(target.decode(), token, log_start, next_added_id, leader_epoch, epoch_base, erasures, str(created_at))
 
 
 def tables(connection: Connection[Any], database: str) -> list[str]:
@@ -174,7 +178,7 @@ class ShardSide:
             query(connection, head + part)
 
     def restart(self, first: int) -> None:
-        """The copy begins anew, at ``first``: what is before was trimmed."""
+        """The copy begins anew, at ``first``: what is before was trimmed, or rows were erased that it may have as they were."""
         self._commit(
             lambda _: [
                 f"DELETE FROM {self.database}.cell",
@@ -220,14 +224,16 @@ class ShardSide:
                 raise StorageUnavailable(f"shard {self.shard} is moved by somebody else, or its copy is not whole")
             numbers = ",".join(f"({self.shard},{epoch},{first})" for epoch, first in [*epochs, (told, left.next_added_id)])
             seen = ",".join(f"(X'{name.hex()}')" for name in columns)
-            counter = f"({self.shard}, {left.log_start}, {left.next_added_id}, {self.role.epoch}, '{left.created_at}', {told - self.role.epoch})"
+            base = told - self.role.epoch
+            counter = f"({self.shard}, {left.log_start}, {left.next_added_id}, {self.role.epoch}, '{left.created_at}', {base}, {left.erasures})"
+            names = "shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base, erasures"
             return [
                 f"DELETE FROM {self._meta}.shard_arriving WHERE shard = {self.shard}",
                 f"DELETE FROM {self.database}.cell WHERE added_id < {left.log_start}",
                 f"DELETE FROM {self._meta}.leader_epoch WHERE shard = {self.shard}",
                 f"INSERT INTO {self._meta}.leader_epoch (shard, leader_epoch, first_added_id) VALUES {numbers}",
                 *([f"INSERT IGNORE INTO {self._meta}.column_seen VALUES {seen}"] if columns else []),
-                f"INSERT INTO {self._meta}.shard_counter (shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base) VALUES {counter}",
+                f"INSERT INTO {self._meta}.shard_counter ({names}) VALUES {counter}",
             ]
 
         self._commit(statements)
@@ -243,9 +249,16 @@ class ShardSide:
 
     # --- the source ------------------------------------------------------------------------------------------------------
 
+    def mark_copied(self, to: str) -> None:
+        """From its commit on nothing is erased here, while a copy is made for that cluster; with an empty name erasures go on. An erasure locks the counter as
+        this does: it is done before, and then in what is copied, or it finds the mark."""
+        self._commit(
+            lambda _: [f"UPDATE {self._meta}.shard_counter SET copied_to = X'{to.encode().hex()}' WHERE shard = {self.shard}"], before=self._locked_counter
+        )
+
     def fence(self, target: str, token: int) -> None:
         """No put is taken here from now on, and nothing is read by the old names."""
-        told = f"leader_epoch + epoch_base, epoch_base, last_created_at, NOW(6) FROM {self._meta}.shard_counter WHERE shard = {self.shard}"
+        told = f"leader_epoch + epoch_base, epoch_base, erasures, last_created_at, NOW(6) FROM {self._meta}.shard_counter WHERE shard = {self.shard}"
         self._commit(
             lambda _: [
                 f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
@@ -260,8 +273,8 @@ class ShardSide:
         """Gives the shard's tables their other names. Doing it again changes nothing."""
         self._rename(lambda name: None if name.startswith(HIDDEN) else HIDDEN + name)
 
-    def give_back(self, token: int) -> None:
-        """Ends the fence of that token: puts and reads go on here."""
+    def give_back(self, token: int, copied_to: str) -> None:
+        """Ends the fence of that token: puts and reads go on here, erasures as well unless a cluster is named that the copy is still made for."""
         self._rename(lambda name: name.removeprefix(HIDDEN) if name.startswith(HIDDEN) else None)
 
         def statements(connection: Connection[Any]) -> list[str]:
@@ -271,8 +284,8 @@ class ShardSide:
             epoch = self.role.epoch
             left = f"FROM {self._meta}.shard_leaving WHERE shard = {self.shard}"
             return [
-                f"INSERT INTO {self._meta}.shard_counter (shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base) "
-                f"SELECT shard, log_start, next_added_id, {epoch}, last_created_at, epoch_base {left}",
+                f"INSERT INTO {self._meta}.shard_counter (shard, log_start, next_added_id, leader_epoch, last_created_at, epoch_base, erasures, copied_to) "
+                f"SELECT shard, log_start, next_added_id, {epoch}, last_created_at, epoch_base, erasures, X'{copied_to.encode().hex()}' {left}",
                 # A promotion while it was fenced did not write down where its epoch begins.
                 f"INSERT IGNORE INTO {self._meta}.leader_epoch (shard, leader_epoch, first_added_id) SELECT shard, {epoch} + epoch_base, next_added_id {left}",
                 f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}",
@@ -361,18 +374,28 @@ def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[Shard
             connection.close()
 
 
-def told_by(cluster: ClusterServers, role: Role) -> tuple[dict[int, int], dict[int, Arriving], dict[int, Leaving]]:
-    """What a cluster's master says of all its shards: how many cells those that it serves have, which arrive, which have left or are leaving."""
+class Told(NamedTuple):
+    """What a cluster's master says of all its shards. ``served``: how many cells each has that it serves; ``copied``: for which cluster one is copied."""
+
+    served: dict[int, int]
+    arriving: dict[int, Arriving]
+    leaving: dict[int, Leaving]
+    copied: dict[int, str]
+
+
+def told_by(cluster: ClusterServers, role: Role) -> Told:
+    """Raises StorageUnavailable."""
     meta = cluster.meta
     with cluster.server(role.master).connection() as connection:
-        served = query(connection, f"SELECT shard, next_added_id - log_start FROM {meta}.shard_counter")
+        served = query(connection, f"SELECT shard, next_added_id - log_start, copied_to FROM {meta}.shard_counter")
         arriving = query(connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving")
-        fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, last_created_at"
+        fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at"
         leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
-    return (
-        {int(shard): int(cells) for shard, cells in served},
+    return Told(
+        {int(shard): int(cells) for shard, cells, _ in served},
         {int(shard): Arriving(source.decode(), int(token), int(after)) for shard, source, token, after in arriving},
         {int(row[0]): _leaving(row[1:]) for row in leaving},
+        {int(shard): to.decode() for shard, _, to in served if to},
     )
 
 

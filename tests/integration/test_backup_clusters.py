@@ -125,9 +125,19 @@ def test_a_cluster_that_has_cells_is_refused_and_left_as_it_is(cluster: TestClus
         assert store.put_new_cells(rides(1, 1))[0].acknowledged
 
 
+def test_a_cluster_that_keeps_a_shard_that_has_left_is_refused(cluster: TestCluster, embedded: Datastore, tmp_path: Path) -> None:
+    backup = backed_up(embedded, tmp_path)
+    servers = list(cluster.servers.values())
+    servers[0].sql("INSERT INTO trips_meta.shard_leaving VALUES (1, 'c2', 7, 0, 0, 0, 0, 0, NOW(6), NOW(6))")
+    with target_of(servers_of(servers)) as target, pytest.raises(ProtectData, match="a move of shard 1 is under way"):
+        restore(planned(tmp_path, backup), target)
+    servers[0].sql("DELETE FROM trips_meta.shard_leaving")
+
+
 def test_an_empty_cluster_is_taken_and_a_writer_that_knew_it_as_it_was_is_refused_meanwhile(cluster: TestCluster, embedded: Datastore, tmp_path: Path) -> None:
     backup = backed_up(embedded, tmp_path)
     servers = list(cluster.servers.values())
+    servers[0].sql("UPDATE trips_meta.shard_counter SET epoch_base = 5")  # as a move leaves it, of a shard that has no cell yet
     with opened(servers) as old:
         old.heads()
 
@@ -141,6 +151,7 @@ def test_an_empty_cluster_is_taken_and_a_writer_that_knew_it_as_it_was_is_refuse
     with opened(servers) as store:
         wait_until(lambda: all_shown(store), "a minion has all of it")
         assert logs(store) == logs(embedded)
+        assert {head.leader_epoch for head in store.heads().values()} == {1_000}
         assert all(result.acknowledged for result in store.put_new_cells(rides(400, 20)))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from bridge.typed.versions import Settings, register
 from store.datastore import Datastore
 from tests.integration.export_steps import Exporter, export_to, exporters, put, read_topic, wait_caught_up
 from tests.services.local_kafka import Kafka
+from tests.services.schema_registry import Asked, answering
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
 
@@ -39,29 +38,14 @@ def registry() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Gives each schema an id of its own, counted from 1, as a Schema Registry does; what was registered: subject and schema, by id."""
     given: list[tuple[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked = self.path, body["schema"]
-            if asked not in given:
-                given.append(asked)
-            said = json.dumps({"id": given.index(asked) + 1}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def give(request: Asked) -> tuple[int, object]:
+        wanted = request.path, request.body["schema"]
+        if wanted not in given:
+            given.append(wanted)
+        return 200, {"id": given.index(wanted) + 1}
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class calls it so)
-            del format, args
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", given
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(give) as url:
+        yield url, given
 
 
 @pytest.mark.parametrize("unfit", ["envelope", "park"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -16,37 +14,22 @@ from bridge.export.declaration import Export
 from bridge.export.schema_ids import register, schema_id_for
 from store.errors import ProtectData, Unavailable
 from tests.services.free_ports import free_port
+from tests.services.schema_registry import Asked, answering
 
 ENVELOPE = schemas.avro_text("cell_envelope")
 
 
 @contextmanager
-def registry(status: int, answer: object) -> Iterator[tuple[str, list[tuple[str, dict[str, str], object]]]]:
+def registry(status: int, answer: object) -> Iterator[tuple[str, list[Asked]]]:
     """One that gives the same answer always; its address, and what it was asked."""
-    asked: list[tuple[str, dict[str, str], object]] = []
+    asked: list[Asked] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, dict(self.headers), body))
-            said = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def note(request: Asked) -> tuple[int, object]:
+        asked.append(request)
+        return status, answer
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class calls it so)
-            del format, args
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(note) as url:
+        yield url, asked
 
 
 def test_the_schema_is_registered_under_the_topics_value_and_its_id_taken() -> None:

@@ -13,7 +13,7 @@ from tests.clients.drivers import ConfluentDriver, KafkaPythonDriver
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_java_tools import SHOW_ALL, Java, as_console, java, of_console
 from tests.clients.test_kcat import FORMAT, kcat, parsed
-from tests.clients.trips_log import SHARDS, Received, expected_records
+from tests.clients.trips_log import SHARDS, Received, expected_records, fill
 from tests.services.kcat import needs_kcat
 
 pytestmark = pytest.mark.integration
@@ -25,16 +25,23 @@ MIDDLE = 77
 
 
 @pytest.fixture(scope="module")
-def compressing(trips_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of its own: one more gateway over the shared store would be of the same cluster."""
+    directory = tmp_path_factory.mktemp("compressing") / "store"
+    fill(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def compressing(store: Path) -> Iterator[GatewayProcess]:
     # JSON throughout: the console consumer of Java writes text.
-    log = tmp_path_factory.mktemp("compressing") / "log"
-    with GatewayProcess(trips_store, log, compressions=COMPRESSIONS, formats={"*": "json"}) as running:
+    with GatewayProcess(store, store.parent / "log", compressions=COMPRESSIONS, formats={"*": "json"}) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def as_json(trips_store: Path) -> dict[str, list[Received]]:
-    return expected_records(trips_store, {"*": "json"})
+def as_json(store: Path) -> dict[str, list[Received]]:
+    return expected_records(store, {"*": "json"})
 
 
 @pytest.mark.parametrize("topic", ["trips", "trips.BASE", "trips.NOTES", "trips.RARE"])

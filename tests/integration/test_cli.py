@@ -223,8 +223,8 @@ def test_verify_finds_one_digest_in_store_topic_and_table_and_a_difference_is_ex
 
     honest = WarehouseTable.digests
 
-    def one_cell_too_many(self: WarehouseTable, until: Any, begin: Any) -> Any:
-        digests = honest(self, until, begin)
+    def one_cell_too_many(self: WarehouseTable, *what: Any) -> Any:
+        digests = honest(self, *what)
         digests[2].add(digests[2].next_added_id, UUID(KEY).bytes, "BASE", 1, b"{}")
         return digests
 

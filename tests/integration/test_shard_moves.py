@@ -257,8 +257,8 @@ def test_a_mover_that_dies_anywhere_under_writes_is_resumed_or_taken_back_and_no
                     move(clusters, engine, target)
                     assert serving(clusters) == [target]
                 writer.goes_on()
-        writer.stop()
-        check(clusters, writer, tailer)
+            writer.stop()
+            check(clusters, writer, tailer)
     finally:
         clear_failpoints()
         datastore.close()

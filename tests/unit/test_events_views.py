@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bridge.events.cloud_events import CloudEventsFormat, envelope_of
 from bridge.events.envelope import decode_envelope
-from bridge.events.record_headers import LeaderEpochs, added_id_of, record_headers
+from bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from bridge.events.views import Condition, View, ViewReader, project, same_json
 from store.body_codec import encode_body
 from store.cells import StoredCell
@@ -116,9 +116,9 @@ def test_a_cloud_event_names_the_cell_and_carries_its_envelope() -> None:
 def test_headers_name_the_cell_and_the_epoch_under_which_it_was_written() -> None:
     epochs = LeaderEpochs([(0, 0), (2, 10), (5, 20)], 5)
     assert [epochs.of(added_id) for added_id in (0, 9, 10, 19, 20, 999)] == [0, 0, 2, 2, 5, 5]
-    headers = record_headers(cell(19, {}), epochs.of(19))
-    assert headers == [("added_id", b"19"), ("column_name", b"BASE"), ("ref_key", b"1"), ("leader_epoch", b"2")]
-    assert added_id_of(headers) == 19
+    [shared] = SharedHeaders([]).of([cell(19, {})], epochs)
+    assert shared == [("column_name", b"BASE"), ("ref_key", b"1"), ("leader_epoch", b"2")]
+    assert added_id_of([("added_id", b"19"), *shared]) == 19
     assert added_id_of([("other", b"1")]) is None
     with pytest.raises(DataDamaged):
         added_id_of([("added_id", b"-1")])

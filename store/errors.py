@@ -16,6 +16,7 @@
     │   │   └── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has moved, to another one
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
+    ├── StaleView                 409  index entries come of cells that were trimmed or erased meanwhile; definite: read the cells again
     ├── DataDamaged               500  stored bytes do not decode; never shown as something else
     └── ProtectData               500  refused to start or to go on, so that no data is hurt (exit code 3)
         ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the message says how to bring it back
@@ -145,6 +146,11 @@ class OutcomeUnknown(Unavailable):
 
 class StaleWriter(CellfeedError):
     code = "stale_writer"
+    http_status = 409
+
+
+class StaleView(CellfeedError):
+    code = "stale_view"
     http_status = 409
 
 

@@ -1,4 +1,4 @@
-"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X5 of :mod:`store.engines.index_contract`.
+"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X6 of :mod:`store.engines.index_contract`.
 
 Writes go to the shard's master, under the leader epoch of the role that this process believes, and count when a minion has them, as puts do; so a promotion
 loses none that a location was saved behind. Reads of entries go on from a minion while the master is away.
@@ -14,8 +14,10 @@ from store.cells import StoredCell
 from store.clusters.cluster import Cluster
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
+from store.clusters.roles import Role
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_fences import Fences
 from store.errors import StorageUnavailable
 
 _LOOKS: Final = 5
@@ -33,6 +35,7 @@ class ClusteredIndexes:
         self._clusters = clusters
         self._placement = placement
         self._cluster_of = placement.cluster_of
+        self._fences = Fences([_FencedCluster(cluster) for cluster in clusters])
 
     def create(self, table: IndexTable) -> None:
         while True:
@@ -48,19 +51,25 @@ class ClusteredIndexes:
         for cluster in self._clusters:
             cluster.write(lambda engine, _: engine.indexes.drop(table), WRITE_TIMEOUT_S)
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
-        return self._placement.settled(lambda: self._apply(table, entries))
+    def fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self._fences.read(shards)
 
-    def _apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+    def raise_fence(self, shard: int) -> int:
+        return self._fences.raise_(shard)
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        return self._placement.settled(lambda: self._apply(table, entries, fences))
+
+    def _apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]) -> None:
         for cluster, some in self._by_cluster(entries).items():
-            cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
+            cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, fences, _terms(role)))  # type: ignore[misc]
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
-        return self._placement.settled(lambda: self._remove(table, entries))
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        return self._placement.settled(lambda: self._remove(table, entries, fences))
 
-    def _remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
+    def _remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]) -> None:
         for cluster, some in self._by_cluster(entries).items():
-            cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, WriteTerms(role.epoch, role.semi_sync)))  # type: ignore[misc]
+            cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, fences, _terms(role)))  # type: ignore[misc]
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
         return self._placement.settled(lambda: self._select(table, wanted, read_from))
@@ -95,16 +104,22 @@ class ClusteredIndexes:
     def _walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         return _of_master(self._cluster_of(shard), lambda engine: engine.indexes.walk(table, shard, after, limit))
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
-        return self._placement.settled(lambda: self._latest_before(shard, row_keys, columns, location))
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+        return self._once_there(shard, location, lambda engine: engine.indexes.latest_before_or_none(shard, row_keys, columns, location, fence))
 
-    def _latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
+        return self._once_there(shard, end, lambda engine: engine.indexes.cells_between_or_none(shard, columns, location, end, fence))
+
+    def _once_there(self, shard: int, location: int, read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:
+        return self._placement.settled(lambda: self._read_once_there(shard, location, read))
+
+    def _read_once_there(self, shard: int, location: int, read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:
         cluster = self._cluster_of(shard)
         for look in range(_LOOKS):
             time.sleep(_PAUSE_S * look)
             # A minion may show what its master does not show yet, so the master is not asked alone.
             for first in Replica:
-                found, _ = cluster.read(lambda engine: engine.indexes.latest_before_or_none(shard, row_keys, columns, location), first, _is_there)
+                found, _ = cluster.read(read, first, _is_there)
                 if found is not None:
                     return found
         raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
@@ -135,6 +150,23 @@ class ClusteredIndexes:
         for shard, each in by_shard.items():
             groups.setdefault(self._cluster_of(shard), {})[shard] = each
         return groups
+
+
+class _FencedCluster:
+    """:class:`store.engines.index_fences.FencedStorage`: a raise counts when a minion has it, as entries do."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]:
+        return _of_master(self._cluster, lambda engine: engine.indexes.fence_numbers(shards))
+
+    def set_fences(self, numbers: Mapping[int, int]) -> None:
+        self._cluster.write(lambda engine, role: engine.indexes.set_fences(numbers, _terms(role)))
+
+
+def _terms(role: Role) -> WriteTerms:
+    return WriteTerms(role.epoch, role.semi_sync)
 
 
 def _is_there(found: list[StoredCell] | None) -> bool:

@@ -8,16 +8,19 @@ entry that is not live is a tombstone: it says that the row was seen to have lef
         the outcome is the same. All entries of a call that lie on one cluster are written in one transaction.
     X2  ``apply`` and ``remove`` come back when the entries are on disk, and under the leader epoch of their shards (as a put does). They raise
         StorageUnavailable when nothing was written, OutcomeUnknown when that is not known: then the call is repeated.
-    X3  ``latest_before`` reads of a node that has the whole log below the location given, or raises StorageUnavailable: what a node lacks is never taken for
-        what is not there.
+    X3  ``latest_before`` and ``cells_between`` read of a node that has the whole log below the location given, and from which all has gone that had gone when
+        the fence had the number given; or they raise StorageUnavailable. So what a node lacks is never taken for what is not there, nor the other way round.
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come from a minion, and be behind.
     X5  ``outdated`` names every row of which the node that it asks has other newest cells than those given.
+    X6  What is written under fences (of shards of the log, not of the entries') is there only if none of them was raised before the commit: StaleView is raised
+        otherwise, and nothing was written. A raise waits for such writes that are under way. See :mod:`store.engines.index_fences`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast
 
 from store.cells import StoredCell
@@ -27,6 +30,12 @@ Encoded = int | bytes
 
 ENTRIES_MAX: Final = 2_000
 """Entries of one ``apply``: some 400 kB of SQL, and a transaction of some ten milliseconds."""
+
+UNFENCED: Final[Mapping[int, int]] = MappingProxyType({})
+"""For writes that come of no cells."""
+
+ANY_FENCE: Final = 0
+"""For reads of which nothing is written."""
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in")
 
@@ -97,12 +106,20 @@ class IndexStore(Protocol):
 
     def drop(self, table: IndexTable) -> None: ...
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
-        """Merges entries, by shard. X1, X2."""
+    def fences(self, shards: Sequence[int]) -> dict[int, int]:
+        """The number of each shard's fence. X6."""
         ...
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]]) -> None:
-        """Removes entries that are exactly as given; others stay as they are. X2."""
+    def raise_fence(self, shard: int) -> int:
+        """A new number, once cells of the shard are gone and before entries are removed. X6."""
+        ...
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        """Merges entries, by shard. ``fences``: by shard of the log that they come of the number from before its cells were read. X1, X2, X6."""
+        ...
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        """Removes entries that are exactly as given; others stay as they are. X2, X6."""
         ...
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
@@ -115,8 +132,13 @@ class IndexStore(Protocol):
         """The entries of a shard in the order of their places."""
         ...
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
-        """Of each row and column the cell with the highest ref key among those with an added_id below ``location``. X3."""
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+        """Of each row and column the cell with the highest ref key among those with an added_id below ``location``, and the one
+        that tells that the row was erased, wherever it is. X3."""
+        ...
+
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
+        """The cells of these columns with an added_id from ``location`` on and below ``end`` that are still there, in the order of the log. X3."""
         ...
 
     def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
@@ -131,15 +153,27 @@ class IndexStore(Protocol):
 
 
 class NodeIndexStore(Protocol):
-    """The same of one node of a cluster: writes come with terms, and ``latest_before`` says None when the node does not have the log that far."""
+    """The same of one node of a cluster: writes come with terms, and reads of X3 say None when the node does not have the log, or the fence, that far."""
 
     def create(self, table: IndexTable) -> None: ...
 
     def drop(self, table: IndexTable) -> None: ...
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None: ...
+    def fences(self, shards: Sequence[int]) -> dict[int, int]: ...
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None: ...
+    def raise_fence(self, shard: int) -> int: ...
+
+    def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]: ...
+
+    def set_fences(self, numbers: Mapping[int, int], terms: WriteTerms | None = None) -> None: ...
+
+    def apply(
+        self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None
+    ) -> None: ...
+
+    def remove(
+        self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None
+    ) -> None: ...
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
 
@@ -147,9 +181,13 @@ class NodeIndexStore(Protocol):
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]: ...
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None: ...
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None: ...
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]: ...
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]: ...
+
+    def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None: ...
+
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]: ...
 
     def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated: ...
 

@@ -1,8 +1,11 @@
-"""Index tables on a MySQL server: one in each shard's database. Promises X1–X5.
+"""Index tables on a MySQL server: one in each shard's database. Promises X1–X6.
 
 A write is one packet: BEGIN, a guard, the statements, COMMIT. The guard is a SELECT that fails, and ends the packet, unless the server holds the shards, takes
 writes, is under the leader epoch that the caller believes, and waits for a minion where it must: what a put asks in a round trip of its own. Nothing is
 locked but the entries, so puts go on meanwhile. Where the guard fails, nothing was written, and why is asked afterwards.
+
+The rows of fences are read LOCK IN SHARE MODE before the guard, which is the transaction's first consistent read: it sees what they are until the COMMIT, and a
+raise waits for that.
 
 Crash points: before the COMMIT nothing of it is there; after it everything. Repeating it changes nothing (X1).
 """
@@ -17,15 +20,16 @@ from typing import Any, Final
 import pymysql
 from pymysql.connections import Connection
 
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
 from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_put import parts
 from store.engines.mysql_replication import wait_for_minions
-from store.errors import ShardMoving, StaleWriter, StorageUnavailable
+from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.index.before_commit", "mysql.index.after_commit")
@@ -51,6 +55,8 @@ class MySqlIndexes:
         self._server = server
         self._meta = meta
         self._database = database
+        self._fence_table = f"{meta}.index_fence"
+        self._fences = Fences([self])
 
     # --- tables ----------------------------------------------------------------------------------------------------------
 
@@ -68,15 +74,49 @@ class MySqlIndexes:
 
     def _on_each_shard(self, statement: Callable[[str], str]) -> None:
         with self._server.connection() as connection:
-            [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")
-            if int(read_only):
-                raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+            self._check_that_it_takes_writes(connection)
             for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter ORDER BY shard"):
                 query(connection, statement(self._database(int(shard))))
 
+    def _check_that_it_takes_writes(self, connection: Connection[Any]) -> None:
+        [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")
+        if int(read_only):
+            raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+
+    # --- fences ----------------------------------------------------------------------------------------------------------
+
+    def fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self._fences.read(shards)
+
+    def raise_fence(self, shard: int) -> int:
+        return self._fences.raise_(shard)
+
+    def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]:
+        with self._server.connection() as connection:
+            return self._fence_numbers(connection, shards) if self._has_fences(connection) else {}
+
+    def set_fences(self, numbers: Mapping[int, int], terms: WriteTerms | None = None) -> None:
+        with self._server.connection() as connection:
+            if not self._has_fences(connection):
+                self._check_that_it_takes_writes(connection)
+                columns = "shard INT UNSIGNED NOT NULL PRIMARY KEY, number BIGINT UNSIGNED NOT NULL"
+                query(connection, f"CREATE TABLE IF NOT EXISTS {self._fence_table} ({columns}) ENGINE=InnoDB")
+        rows = [f"({int(shard)},{int(number)})" for shard, number in sorted(numbers.items())]
+        behind = "ON DUPLICATE KEY UPDATE number = GREATEST(number, VALUES(number))"
+        self._write([], [f"INSERT INTO {self._fence_table} (shard, number) VALUES {','.join(part)} {behind}" for part in parts(rows)], terms)
+
+    def _has_fences(self, connection: Connection[Any]) -> bool:
+        return bool(query(connection, f"SHOW TABLES FROM {self._meta} LIKE 'index_fence'"))
+
+    def _fence_numbers(self, connection: Connection[Any], shards: Sequence[int]) -> dict[int, int]:
+        where = f" WHERE shard IN ({_numbers(shards)})" if len(shards) <= _FINDS_MAX else ""
+        wanted = set(shards)
+        found = query(connection, f"SELECT shard, number FROM {self._fence_table}{where}")
+        return {int(shard): int(number) for shard, number in found if int(shard) in wanted}
+
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None:
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None) -> None:
         statements = []
         behind = _merge_sql(table)
         names = ",".join(columns_of(table))
@@ -86,29 +126,32 @@ class MySqlIndexes:
             statements += [
                 f"INSERT INTO {self._database(shard)}.{table.name} ({names}) VALUES {','.join(part)} ON DUPLICATE KEY UPDATE {behind}" for part in parts(rows)
             ]
-        self._write(sorted(entries), statements, terms)
+        self._write(sorted(entries), statements, terms, fences)
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: WriteTerms | None = None) -> None:
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None) -> None:
         statements = [
             f"DELETE FROM {self._database(shard)}.{table.name} WHERE {exact_condition(table, entry, '<=>')}"
             for shard, each in sorted(entries.items())
             for entry in sorted(each, key=_place)
         ]
-        self._write(sorted(entries), statements, terms)
+        self._write(sorted(entries), statements, terms, fences)
 
-    def _write(self, shards: Sequence[int], statements: Sequence[str], terms: WriteTerms | None) -> None:
-        guard = self._guard(shards, terms)
+    def _write(self, shards: Sequence[int], statements: Sequence[str], terms: WriteTerms | None, fences: Mapping[int, int] = UNFENCED) -> None:
+        """``shards``: whose entries they are; none for what is not of a shard."""
+        begin = ["BEGIN", self._guard(shards, terms, fences)]
+        if fences:
+            begin.insert(1, f"SELECT number FROM {self._fence_table} WHERE shard IN ({_numbers(sorted(fences))}) LOCK IN SHARE MODE")
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 with self._server.connection() as connection:
                     failpoint("mysql.index.before_commit")
                     try:
-                        commit_script(connection, ["BEGIN", guard, *statements])
+                        commit_script(connection, [*begin, *statements])
                     except (pymysql.err.MySQLError, OSError) as error:
                         if error_code(error) != _GUARD_FAILED:
                             raise commit_failed(self._server, error) from error
                         query(connection, "ROLLBACK")
-                        self._explain(connection, shards, terms)
+                        self._explain(connection, shards, terms, fences)
                         continue
                 break
             except StorageUnavailable as error:
@@ -119,29 +162,36 @@ class MySqlIndexes:
             raise StorageUnavailable(f"{self._server}: nothing written: the shards of the entries change hands")
         failpoint("mysql.index.after_commit")
 
-    def _guard(self, shards: Sequence[int], terms: WriteTerms | None) -> str:
+    def _guard(self, shards: Sequence[int], terms: WriteTerms | None, fences: Mapping[int, int]) -> str:
         counters = f"{self._meta}.shard_counter"
-        numbers = ",".join(map(str, shards))
-        epoch = f" AND leader_epoch = {terms.leader_epoch}" if terms is not None else ""
-        waits = " AND @@GLOBAL.rpl_semi_sync_master_enabled = 1" if terms is not None and terms.semi_sync else ""
-        held = f"(SELECT COUNT(*) FROM {counters} WHERE shard IN ({numbers}){epoch}) = {len(shards)}"
-        return f"SELECT IF({held} AND @@GLOBAL.read_only = 0{waits}, 1, (SELECT 1 FROM {counters} UNION ALL SELECT 2))"
+        found = [f"(SELECT COUNT(*) FROM {counters} WHERE shard IN ({_numbers(shards)})) = {len(shards)}"] if shards else []
+        found.append("@@GLOBAL.read_only = 0")
+        if terms is not None:
+            some = f"shard IN ({_numbers(shards)}) AND " if shards else ""
+            found.append(f"NOT EXISTS (SELECT 1 FROM {counters} WHERE {some}leader_epoch <> {terms.leader_epoch})")
+            if terms.semi_sync:
+                found.append("@@GLOBAL.rpl_semi_sync_master_enabled = 1")
+        if fences:
+            same = " OR ".join(f"shard = {shard} AND number = {number}" for shard, number in sorted(fences.items()))
+            found.append(f"(SELECT COUNT(*) FROM {self._fence_table} WHERE {same}) = {len(fences)}")
+        return f"SELECT IF({' AND '.join(found)}, 1, (SELECT 1 FROM {counters} UNION ALL SELECT 2 UNION ALL SELECT 3))"
 
-    def _explain(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> None:
+    def _explain(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None, fences: Mapping[int, int]) -> None:
         """Raises what the guard found; comes back when that is over, or is mended here: then the write is tried again."""
-        [(read_only, semi_sync)] = query(connection, "SELECT @@GLOBAL.read_only + 0, @@GLOBAL.rpl_semi_sync_master_enabled + 0")
-        if int(read_only):
-            raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
-        numbers = ",".join(map(str, shards))
-        found = {
-            int(shard): int(epoch)
-            for shard, epoch in query(connection, f"SELECT shard, leader_epoch FROM {self._meta}.shard_counter WHERE shard IN ({numbers})")
-        }
+        self._check_that_it_takes_writes(connection)
+        [(semi_sync,)] = query(connection, "SELECT @@GLOBAL.rpl_semi_sync_master_enabled + 0")
+        some = f" WHERE shard IN ({_numbers(shards)})" if shards else ""
+        found = {int(shard): int(epoch) for shard, epoch in query(connection, f"SELECT shard, leader_epoch FROM {self._meta}.shard_counter{some}")}
         if missing := set(shards) - set(found):
             raise ShardMoving(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
         for shard, epoch in found.items():
             if terms is not None and epoch != terms.leader_epoch:
                 raise StaleWriter(f"{self._server}: nothing written: shard {shard} is in leader epoch {epoch}, the entries came with {terms.leader_epoch}")
+        if fences:
+            numbers = self._fence_numbers(connection, list(fences))
+            for shard, number in fences.items():
+                if numbers.get(shard) != number:
+                    raise StaleView(f"{self._server}: nothing written: cells of shard {shard} were trimmed or erased since the ones were read for the entries")
         if terms is not None and terms.semi_sync and not int(semi_sync):
             wait_for_minions(connection)
 
@@ -176,24 +226,41 @@ class MySqlIndexes:
         with self._server.connection() as connection:
             return _entries(table, query(connection, f"SELECT {', '.join(columns_of(table))} FROM {source}"))
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
-        """None when this node does not have the shard's log that far."""
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None:
+        """None when this node does not have the shard's log, or its fence, that far."""
+        named = (*columns, ERASED_COLUMN)
+        condition = f" AND (added_id < {location} OR column_name = {literal(ERASED_COLUMN.encode())})"
+        return self._cells_once_there(shard, location, fence, [self._latest(shard, some, named, condition) for some in _pieces(row_keys)])
+
+    def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None:
+        """The same."""
+        named = ",".join(literal(column.encode()) for column in columns)
+        where = f"added_id >= {location} AND added_id < {end} AND column_name IN ({named}) ORDER BY added_id"
+        return self._cells_once_there(shard, end, fence, [f"SELECT {shard}, {_CELL} FROM {self._database(shard)}.cell WHERE {where}"])
+
+    def _cells_once_there(self, shard: int, location: int, fence: int, statements: Sequence[str]) -> list[StoredCell] | None:
         cells: list[StoredCell] = []
+        # The counter and the fence before the cells: what they count is there, or gone, when these are read.
+        number = f"(SELECT number FROM {self._fence_table} WHERE shard = {shard})" if fence else "0"
+        head = f"SELECT next_added_id, {number} FROM {self._meta}.shard_counter WHERE shard = {shard}"
         with self._server.connection() as connection:
-            # The counter before the cells: what it counts is there when they are read.
-            for number, some in enumerate(_pieces(row_keys)):
-                statement = self._latest(shard, some, columns, f" AND added_id < {location}")
-                if number == 0:
-                    head, rows = query_all(connection, [f"SELECT next_added_id FROM {self._meta}.shard_counter WHERE shard = {shard}", statement])
-                    if not head or int(head[0][0]) < location:
+            for nth, statement in enumerate(statements):
+                if nth == 0:
+                    heads, rows = query_all(connection, [head, statement])
+                    if not heads or int(heads[0][0]) < location or heads[0][1] is None or int(heads[0][1]) < fence:
                         return None
                 else:
                     rows = query(connection, statement)
                 cells += [_cell(row[1:]) for row in rows]
         return cells
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
-        cells = self.latest_before_or_none(shard, row_keys, columns, location)
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+        return self._found(shard, location, self.latest_before_or_none(shard, row_keys, columns, location, fence))
+
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
+        return self._found(shard, end, self.cells_between_or_none(shard, columns, location, end, fence))
+
+    def _found(self, shard: int, location: int, cells: list[StoredCell] | None) -> list[StoredCell]:
         if cells is None:
             raise StorageUnavailable(f"{self._server}: the log of shard {shard} does not come to {location} there")
         return cells
@@ -233,6 +300,10 @@ class MySqlIndexes:
             "GROUP BY row_key, column_name"
         )
         return f"SELECT {shard}, {_CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key, column_name, ref_key)"
+
+
+def _numbers(shards: Sequence[int]) -> str:
+    return ",".join(map(str, shards))
 
 
 def _merge_sql(table: IndexTable) -> str:

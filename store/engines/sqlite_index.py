@@ -1,4 +1,4 @@
-"""Index tables of the embedded engine: a SQLite file of their own, so that entries never wait for the write lock of puts. Promises X1–X5.
+"""Index tables of the embedded engine: a SQLite file of their own, so that entries never wait for the write lock of puts. Promises X1–X6.
 
 One table for all shards, the shard being the first part of its key.
 """
@@ -11,11 +11,13 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, Final
 
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_fences import Fences
 from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
 from store.engines.sqlite_files import SqliteFile
+from store.errors import StaleView
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX
 
@@ -41,6 +43,9 @@ class SqliteIndexes:
     def __init__(self, cells: SqliteFile, file: SqliteFile) -> None:
         self._cells = cells
         self._file = file
+        self._fences = Fences([self])
+
+    # --- tables ----------------------------------------------------------------------------------------------------------
 
     def create(self, table: IndexTable) -> None:
         types = ["BLOB NOT NULL", "INTEGER NOT NULL", "INTEGER NOT NULL", *["INTEGER"] * (len(table.columns) - 1)]
@@ -59,22 +64,59 @@ class SqliteIndexes:
         with self._file.write() as connection:
             connection.execute(f"DROP TABLE IF EXISTS {table.name}")
 
-    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: object = None) -> None:
+    # --- fences ----------------------------------------------------------------------------------------------------------
+
+    def fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self._fences.read(shards)
+
+    def raise_fence(self, shard: int) -> int:
+        return self._fences.raise_(shard)
+
+    def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]:
+        with self._file.snapshot() as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'index_fence'").fetchall():
+                return {}
+            numbers: dict[int, int] = dict(connection.execute("SELECT shard, number FROM index_fence"))
+        return {shard: numbers[shard] for shard in shards if shard in numbers}
+
+    def set_fences(self, numbers: Mapping[int, int], terms: object = None) -> None:
+        # The file has one writer at a time, so none that looked at a lower number is at it.
+        with self._file.write() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS index_fence (shard INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT")
+            connection.executemany(
+                "INSERT INTO index_fence (shard, number) VALUES (?, ?) ON CONFLICT (shard) DO UPDATE SET number = max(number, excluded.number)",
+                list(numbers.items()),
+            )
+
+    @staticmethod
+    def _look_at(fences: Mapping[int, int], connection: sqlite3.Connection) -> None:
+        """X6, in a write's transaction."""
+        for shard, number in fences.items():
+            if connection.execute("SELECT number FROM index_fence WHERE shard = ?", (shard,)).fetchone() != (number,):
+                raise StaleView(f"nothing written: cells of shard {shard} were trimmed or erased since the ones were read that the entries come of")
+
+    # --- writing ---------------------------------------------------------------------------------------------------------
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: object = None) -> None:
         # In the order of the table, so that neighbours are written together.
         rows = [(shard, *values_of(entry)) for shard, each in sorted(entries.items()) for entry in sorted(each, key=_place)]
         whole = len(rows) - len(rows) % _ROWS_TOGETHER
         with self._write(len(rows)) as connection:
+            self._look_at(fences, connection)
             for start in range(0, whole, _ROWS_TOGETHER):
                 connection.execute(_merge_sql(table, _ROWS_TOGETHER), list(chain.from_iterable(rows[start : start + _ROWS_TOGETHER])))
             connection.executemany(_merge_sql(table, 1), rows[whole:])
             failpoint("sqlite.index.before_commit")
         failpoint("sqlite.index.after_commit")
 
-    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], terms: object = None) -> None:
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: object = None) -> None:
         with self._write(0) as connection:
+            self._look_at(fences, connection)
             for shard, each in entries.items():
                 for entry in each:
                     connection.execute(f"DELETE FROM {table.name} WHERE shard = {int(shard)} AND {exact_condition(table, entry, 'IS')}")
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
         with self._file.snapshot() if len(wanted) > 1 else self._file.read() as connection:
@@ -97,9 +139,9 @@ class SqliteIndexes:
         with self._file.read() as connection:
             return entries_of(table, connection.execute(sql).fetchall())
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell]:
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
         below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
-        named = ", ".join("?" * len(columns))
+        named = ", ".join("?" * (1 + len(columns)))
         found: list[StoredCell] = []
         with self._cells.snapshot() as connection:
             for start in range(0, len(row_keys), _KEYS_MAX):
@@ -107,13 +149,23 @@ class SqliteIndexes:
                 # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
                 sql = (
                     f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
-                    "AND +position < ? GROUP BY row_key, column_name"
+                    f"AND (+position < ? OR column_name = '{ERASED_COLUMN}') GROUP BY row_key, column_name"
                 )
-                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *columns, below))]
+                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *columns, ERASED_COLUMN, below))]
         return found
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int) -> list[StoredCell] | None:
-        return self.latest_before(shard, row_keys, columns, location)
+    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None:
+        return self.latest_before(shard, row_keys, columns, location, fence)
+
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
+        begin, behind = (shard << _ADDED_ID_BITS | min(each, ADDED_ID_MAX) for each in (location, end))
+        named = ", ".join("?" * len(columns))
+        sql = f"SELECT {_CELL} FROM cell WHERE position >= ? AND position < ? AND +column_name IN ({named}) ORDER BY position"
+        with self._cells.read() as connection:
+            return [StoredCell._make(row) for row in connection.execute(sql, (begin, behind, *columns))]
+
+    def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None:
+        return self.cells_between(shard, columns, location, end, fence)
 
     def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
         given = [row for some in rows.values() for row in some]

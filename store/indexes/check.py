@@ -16,15 +16,15 @@ merges what should be there. Killed in between, the entry is missing, and the ne
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell
 from store.datastore import Datastore
-from store.engines.index_contract import Encoded, Entry
-from store.errors import StorageUnavailable, Trimmed
+from store.engines.index_contract import ANY_FENCE, Encoded, Entry
+from store.errors import StaleView, StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
 from store.indexes.query import Positions
 from store.indexes.row_entries import RowEntries
@@ -48,13 +48,15 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Difference:
-    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where ``found`` is, or ``wanted`` belongs."""
+    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where ``found`` is, or ``wanted`` belongs. ``fence``: of the shard of the
+    row's log, from before the row was looked at."""
 
     kind: Kind
     row_key: bytes
     shard: int
     found: Entry | None
     wanted: Entry | None
+    fence: int
 
     def told(self, version: IndexVersion) -> dict[str, object]:
         """As JSON."""
@@ -78,7 +80,7 @@ class Difference:
 
 @dataclass
 class CheckReport:
-    """What a check came to. ``unsettled``: rows that got new cells at every look."""
+    """What a check came to. ``unsettled``: rows that got new cells at every look, or cells of whose shard were trimmed or erased before the row was mended."""
 
     cells: int = 0
     entries: int = 0
@@ -130,7 +132,7 @@ class IndexCheck:
                 row_keys = list({cell.row_key: None for cell in cells if cell.column_name in columns})
                 self.report.cells += len(cells)
                 on_progress(len(cells))
-                wanted = self._rows.wanted(shard, row_keys, head.watermark)
+                wanted = self._rows.wanted(shard, row_keys, head.watermark, ANY_FENCE)
                 found = self._rows.found(_places(wanted.values()))
                 yield [(row_key, None) for row_key, entry in wanted.items() if entry is not None and found.get((entry.place[0], row_key)) != entry]
 
@@ -150,7 +152,7 @@ class IndexCheck:
                     by_shard.setdefault(shard_of(entry.row_key, self._datastore.shards), []).append(entry.row_key)
                 wanted: dict[bytes, Entry | None] = {}
                 for row_shard, row_keys in by_shard.items():
-                    wanted.update(self._rows.wanted(row_shard, row_keys, heads[row_shard].watermark))
+                    wanted.update(self._rows.wanted(row_shard, row_keys, heads[row_shard].watermark, ANY_FENCE))
                 yield [(entry.row_key, entry) for entry in live if wanted[entry.row_key] != entry]
 
     # --- judging ---------------------------------------------------------------------------------------------------------
@@ -160,29 +162,30 @@ class IndexCheck:
         for row_key, suspect in suspects:
             shard = shard_of(row_key, self._datastore.shards)
             for _ in range(_LOOKS_MAX):
+                fence = self._store.fences([shard])[shard]
                 end = self._datastore.engine.heads([shard])[shard].watermark
                 self._wait_for(shard, end)
-                wanted = self._rows.wanted(shard, [row_key], end)[row_key]
+                wanted = self._rows.wanted(shard, [row_key], end, fence)[row_key]
                 places = {entry.place[0]: entry for entry in (wanted, suspect) if entry is not None}
                 found = self._rows.found(_places(places.values()))
                 now = self._datastore.engine.heads([shard])[shard].watermark
-                if self._rows.wanted(shard, [row_key], now)[row_key] == wanted:
-                    yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places])
+                if self._rows.wanted(shard, [row_key], now, fence)[row_key] == wanted:
+                    yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places], fence)
                     break
             else:
                 self.report.unsettled += 1
 
-    def _judged(self, row_key: bytes, wanted: Entry | None, found: Sequence[Entry | None]) -> Iterator[Difference]:
+    def _judged(self, row_key: bytes, wanted: Entry | None, found: Sequence[Entry | None], fence: int) -> Iterator[Difference]:
         place = wanted.values[0] if wanted is not None else None
         live = [entry for entry in found if entry is not None and entry.live]
         if wanted is not None and not any(entry.values[0] == place for entry in live):
             blocked = next((entry for entry in found if entry is not None and entry.values[0] == place), None)
-            yield Difference("missing", row_key, self._version.shard_of_value(wanted.place[0]), blocked, wanted)
+            yield Difference("missing", row_key, self._version.shard_of_value(wanted.place[0]), blocked, wanted, fence)
         for entry in live:
             if entry == wanted:
                 continue
             kind: Kind = "stale" if entry.values[0] == place or self._was_at(row_key, entry.place[0]) else "invented"
-            yield Difference(kind, row_key, self._version.shard_of_value(entry.place[0]), entry, wanted)
+            yield Difference(kind, row_key, self._version.shard_of_value(entry.place[0]), entry, wanted, fence)
 
     def _was_at(self, row_key: bytes, value: Encoded) -> bool:
         """Whether a cell of the row ever named the place: rare, so the row's log is read."""
@@ -216,23 +219,33 @@ class IndexCheck:
     # --- mending ---------------------------------------------------------------------------------------------------------
 
     def repair(self, difference: Difference) -> None:
-        """Mends one difference. Raises Unavailable."""
-        if difference.found is not None:
-            self._store.remove(self._version.table, {difference.shard: [difference.found]})
-            failpoint("index.repair.between")
-            if difference.kind == "stale" and (tombstone := self._tombstone(difference.row_key, difference.found, difference.wanted)) is not None:
-                self._store.apply(self._version.table, {difference.shard: [tombstone]})
-        if difference.wanted is not None:
-            self._store.apply(self._version.table, self._version.by_shard([difference.wanted]))
+        """Mends one difference; counts its row as unsettled where cells of its shard were trimmed or erased since it was found. Raises Unavailable."""
+        try:
+            self._repair(difference, {shard_of(difference.row_key, self._datastore.shards): difference.fence})
+        except StaleView:
+            self.report.unsettled += 1
 
-    def _tombstone(self, row_key: bytes, found: Entry, wanted: Entry | None) -> Entry | None:
-        """For a place that the row has left, as of its latest cell of the first column. None where it is the row's place, or no such cell is there any more."""
-        if wanted is not None and wanted.place == found.place:
+    def _repair(self, difference: Difference, fences: Mapping[int, int]) -> None:
+        if difference.found is not None:
+            self._store.remove(self._version.table, {difference.shard: [difference.found]}, fences)
+            failpoint("index.repair.between")
+            if difference.kind == "stale" and (tombstone := self._tombstone(difference)) is not None:
+                self._store.apply(self._version.table, {difference.shard: [tombstone]}, fences)
+        if difference.wanted is not None:
+            self._store.apply(self._version.table, self._version.by_shard([difference.wanted]), fences)
+
+    def _tombstone(self, difference: Difference) -> Entry | None:
+        """For a place that the row has left, as of its latest cell of the first column. None where it is the row's place, where no such cell is there any more,
+        and for an erased row, of which nothing is to stay."""
+        row_key, found, wanted = difference.row_key, difference.found, difference.wanted
+        if found is None or (wanted is not None and wanted.place == found.place):
             return None
         shard = shard_of(row_key, self._datastore.shards)
         end = self._datastore.engine.heads([shard])[shard].watermark
-        cells = self._store.latest_before(shard, [row_key], self._version.definition.columns[:1], end)
-        return self._version.tombstone(row_key, found.place[0], cells[0].ref_key) if cells else None
+        cells = self._store.latest_before(shard, [row_key], self._version.definition.columns[:1], end, difference.fence)
+        if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
+            return None
+        return self._version.tombstone(row_key, found.place[0], cells[0].ref_key)
 
 
 def _places(entries: Iterable[Entry | None]) -> list[tuple[Encoded, bytes]]:

@@ -2,12 +2,14 @@
 
     1. before the row is erased, the places that its cells name are noted in the state table, ``erasures/<index>/<version>/<row key>``
     2. the row is erased (E20)
-    3. whoever keeps the index comes to the cell of the log that tells of it, behind all cells of the row: it removes what is at these places, and the note
+    3. whoever keeps the index comes to the cell of the log that tells of it, behind all cells of the row: it raises the shard's fence, and removes what is at
+       these places, and the note
 
-Step 3 is in the order of the log, under the claim of the shard, so nothing that the same shard's work writes comes after it. Crash points: between 1 and 2 the
-note names places of a row that is as it was, and the next try notes them again; in 3 the batch runs again and finds nothing, or the rest. Until 3 fresh queries
-leave the row out, since none of its cells is there. A worker that was paused with cells from before the erasure, and overtaken, may write an entry again, as
-may a version of an index that is begun between 1 and 2: ``index repair`` finds it.
+Step 3 is in the order of the log, and whoever makes entries of a row looks for that cell first. So what was read of the row's cells before is refused at the
+fence, and what is read after makes no entry, be it that bodies of the row are still being erased, that a batch from before runs again without the note, or that
+a worker was paused and overtaken. Crash points: between 1 and 2 the note names places of a row that is as it was, and the next try notes them again; in 3 the
+batch runs again and finds nothing, or the rest. Until 3 fresh queries leave the row out, since none of its cells is there. A version of an index that is made
+between 1 and 2, and comes to the row before 2, keeps its entry: ``index repair`` finds it.
 """
 
 from __future__ import annotations
@@ -54,17 +56,19 @@ def note_places(datastore: Datastore, row_key: bytes) -> None:
         datastore.state.commit(write)
 
 
-def remove_noted(version: IndexVersion, store: IndexStore, state: StateTable, row_keys: Sequence[bytes]) -> None:
-    """Step 3, for rows that were erased. Raises Unavailable: then it is repeated."""
-    for row_key in row_keys:
-        key = _key(version, row_key)
-        if (noted := state.get(key)) is None:
-            continue
+def remove_noted(version: IndexVersion, store: IndexStore, state: StateTable, shard: int, row_keys: Sequence[bytes]) -> None:
+    """Step 3, for rows of a shard that were erased. Raises Unavailable, and StaleView where somebody else raises the fence: then it is repeated."""
+    keys = {row_key: _key(version, row_key) for row_key in row_keys}
+    notes = {row_key: noted for row_key, key in keys.items() if (noted := state.get(key)) is not None}
+    if not notes:
+        return
+    fence = store.raise_fence(shard)
+    for row_key, noted in notes.items():
         entries = RowEntries(store, version).found((value, row_key) for value in _decode(noted.value))
         if entries:
-            store.remove(version.table, version.by_shard(entries.values()))
+            store.remove(version.table, version.by_shard(entries.values()), {shard: fence})
         failpoint("index.erase.removed")
-        state.commit({key: None})
+        state.commit({keys[row_key]: None})
 
 
 def _key(version: IndexVersion, row_key: bytes) -> str:

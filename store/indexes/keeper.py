@@ -7,17 +7,24 @@ that are written follow from a prefix of the log (see :mod:`store.indexes.versio
     between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
     after the tombstones, before the save      the batch runs again and changes nothing
 
-Where the log tells that a row was erased, its entries are taken out by what was noted of their places (:mod:`store.indexes.erased`).
+Where the log tells that a row was erased, its entries are taken out by what was noted of their places (:mod:`store.indexes.erased`), and no more are made of
+it, whatever bodies it still has.
+
+**Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or erased since they were read may not: so a batch is written
+under the fence of its shard, read before its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is read again. That
+is so for the owner of the shard as for one that has lost it: the owner may have read, of rows of its batch, cells from before it which are just being trimmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from store.body_codec import is_erased
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import StateTable
 from store.engines.index_contract import Entry, IndexStore
+from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.gathered import Gathered
 from store.indexes.erased import remove_noted
@@ -26,54 +33,86 @@ from store.indexes.version import IndexVersion, Places, UnfitValue
 _GATHERED_BELOW: Final = 500
 """Entries from which on they are a transaction by themselves: what a commit costs weighs little there, and nobody else is to wait for them."""
 
+_LOOKS_MAX: Final = 20
+"""How often a batch is read again, where cells are trimmed or erased all the time, before its shard waits for a moment."""
+
 declare("index.before_entries", "index.before_tombstones", "index.after_tombstones")
 
 
 class IndexKeeper:
-    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type."""
+    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type. It is
+    made before the cells are read that it gets. Raises Unavailable."""
 
     def __init__(self, version: IndexVersion, store: IndexStore, state: StateTable, on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None) -> None:
         self._version = version
         self._store = store
         self._state = state
-        self._writes: Gathered[Places] = Gathered(self._write)
+        self._writes: Gathered[_Write] = Gathered(self._write)
         self._on_unfit = on_unfit
+        self._fences = store.fences(range(version.shards))
 
     def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
         """Brings the entries of these cells' rows up to the last of them. Raises Unavailable, DataDamaged."""
+        columns = (*self._version.definition.columns, ERASED_COLUMN)
+        begin, end = cells[0].added_id, cells[-1].added_id + 1
+        for _ in range(_LOOKS_MAX):
+            fence = self._fences[shard]
+            try:
+                if cells:
+                    self._apply(shard, cells, fence)
+                return
+            except StaleView:
+                fence = self._store.fences([shard])[shard]
+                there = self._store.cells_between(shard, columns, begin, end, fence)
+                cells = [cell for cell in there if cell.column_name == ERASED_COLUMN or not is_erased(cell.body)]
+                self._fences[shard] = fence
+        raise StorageUnavailable(f"cells of shard {shard} are trimmed or erased all the time: nothing of {begin} to {end - 1} is in the index yet")
+
+    def _apply(self, shard: int, cells: Sequence[StoredCell], fence: int) -> None:
         version = self._version
         row_keys = list({cell.row_key: None for cell in cells})
-        before = self._store.latest_before(shard, row_keys, version.definition.columns, cells[0].added_id)
+        before = self._store.latest_before(shard, row_keys, version.definition.columns, cells[0].added_id, fence)
+        erased = {cell.row_key for cell in before if cell.column_name == ERASED_COLUMN}
         entries, tombstones, unfit = [], [], list[UnfitValue]()
-        for view in version.views([*before, *cells]).values():
+        for row_key, view in version.views([*before, *cells]).items():
+            if row_key in erased:
+                continue
             entry = version.entry_of(view, unfit)
             if entry is not None:
                 entries.append(entry)
             tombstones += version.left_places(view, entry)
         failpoint("index.before_entries")
         if entries:
-            self._merge(entries)
+            self._merge(entries, shard, fence)
         if tombstones:
             failpoint("index.before_tombstones")
-            self._merge(tombstones)
+            self._merge(tombstones, shard, fence)
             failpoint("index.after_tombstones")
-        if erased := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
-            remove_noted(self._version, self._store, self._state, erased)
+        if told := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
+            remove_noted(self._version, self._store, self._state, shard, told)
         if unfit:
             self._on_unfit(unfit)
 
-    def _merge(self, entries: Sequence[Entry]) -> None:
+    def _merge(self, entries: Sequence[Entry], shard: int, fence: int) -> None:
         """A few entries, as new cells make them, go with those of other shards that are written at the same time: a commit costs the same whatever it carries,
         and merging minds no order (X1)."""
-        by_shard = self._version.by_shard(entries)
+        write = _Write(self._version.by_shard(entries), shard, fence)
         if len(entries) < _GATHERED_BELOW:
-            self._writes.call(by_shard)
+            self._writes.call(write)
         else:
-            self._write([by_shard])
+            self._write([write])
 
-    def _write(self, calls: Sequence[Places]) -> None:
+    def _write(self, writes: Sequence[_Write]) -> None:
         entries: Places = {}
-        for each in calls:
-            for shard, some in each.items():
+        for each in writes:
+            for shard, some in each.entries.items():
                 entries.setdefault(shard, []).extend(some)
-        self._store.apply(self._version.table, entries)
+        self._store.apply(self._version.table, entries, {each.log_shard: each.fence for each in writes})
+
+
+class _Write(NamedTuple):
+    """``log_shard``: whose cells the entries come of."""
+
+    entries: Places
+    log_shard: int
+    fence: int

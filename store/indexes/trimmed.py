@@ -4,25 +4,32 @@ An entry names the shard value of a cell, which nobody knows any more once the c
 
     1. what the cells that are about to go say of places is noted in the state table, ``trims/<shard>/<index>/<version>/<first added_id>``
     2. the cells go (E15)
-    3. each row is looked at, at the places noted and where it should be by the cells that it still has: what is there and should not be is removed, tombstones
-       as well, for they would keep away what is put there anew; what should be is merged in. Then the note is deleted
+    3. the shard's fence is raised. Then each row is looked at, at the places noted and where it should be by the cells that it still has: what is there and
+       should not be is removed, tombstones as well, for they would keep away what is put there anew; what should be is merged in. Then the note is deleted
 
-Crash points: before 2 the note names rows that are as they should be, and nothing comes of it. Between 2 and the end of 3 the entries of some rows are stale: a
-fresh query leaves them out, as it checks the cells; ``index verify`` names them. The next trim of the shard begins with the notes that it finds. All of it may
-be repeated. Index workers are beside it only with cells above the trim (no trim goes beyond what they have come to), and merging sorts that out; one that was
-paused with a batch from before the trim, and overtaken, may write an entry of a trimmed cell again: ``index repair`` finds it.
+Index workers go on meanwhile. What they have read before the raise is written before it, and step 3 sees it, or refused; what they read after does not hold
+what has gone (:mod:`store.engines.index_fences`). So nobody brings an entry of a trimmed cell back: neither one that was paused and overtaken, nor the owner of
+the shard with a row of which it has read an older cell. New cells come meanwhile as well, and what the index has of them is newer than what step 3 has read: so
+rows of which an entry was removed are looked at once more. A cell whose entry could have been among the removed is in the log by then, and is merged again.
+
+Crash points: before 2 the note names rows that are as they should be, and nothing comes of it. Between 2 and the end of 3 the entries of some rows are stale,
+or missing: a fresh query leaves the stale ones out, as it checks the cells; ``index verify`` names them. The next trim of the shard begins with the notes that
+it finds. All of it may be repeated, by several at once: the one whose fence is no longer the latest is refused, and looks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from store.cells import StoredCell
 from store.datastore import Datastore
+from store.engines.contract import StateEntry
 from store.engines.index_contract import Encoded, Entry
+from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
@@ -31,6 +38,9 @@ from store.limits import TRIM_STEP_CELLS
 declare("index.trim.noted", "index.trim.trimmed", "index.trim.removed", "index.trim.before_done")
 
 _PREFIX: Final = "trims/"
+
+_LOOKS_MAX: Final = 20
+"""How often a settling is begun anew when somebody else raises the fence."""
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -91,30 +101,47 @@ class IndexedTrim:
 
     def settle(self, shard: int) -> int:
         """Step 3, for all notes of the shard; how many entries were removed. Raises StorageUnavailable, OutcomeUnknown: then it is repeated."""
-        entries = self._datastore.state.list(f"{_PREFIX}{shard}/")
-        kept = {(version.definition.table, version.number): version for version in self.versions()} if entries else {}
+        changed = 0
+        for _ in range(_LOOKS_MAX):
+            if not (entries := self._datastore.state.list(f"{_PREFIX}{shard}/")):
+                return changed
+            fence = self._datastore.engine.indexes.raise_fence(shard)
+            with suppress(StaleView):
+                changed += self._settle_all(shard, entries, fence)
+        raise StorageUnavailable(f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index entries are not settled yet")
+
+    def _settle_all(self, shard: int, entries: Sequence[StateEntry], fence: int) -> int:
+        kept = {(version.definition.table, version.number): version for version in self.versions()}
         changed = 0
         for entry in entries:
             note = _decode(entry.value)
             version = kept.get((note.index, note.version))
             if version is not None:
-                changed += self._settle(shard, version, note.rows)
+                changed += self._settle(shard, version, note.rows, fence)
             failpoint("index.trim.before_done")
             self._datastore.state.commit({entry.key: None}, expect={entry.key: entry.version})
         return changed
 
-    def _settle(self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]]) -> int:
+    def _settle(self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int) -> int:
         store = self._datastore.engine.indexes
-        entries = RowEntries(store, version)
-        wanted = entries.wanted(shard, list(rows), self._datastore.engine.heads([shard])[shard].watermark)
+        wanted, found = self._look(shard, version, rows, fence)
+        wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
+        if wrong:
+            store.remove(version.table, version.by_shard(wrong), {shard: fence})
+        failpoint("index.trim.removed")
+        if wrong:
+            wanted, found = self._look(shard, version, rows, fence)
+        missing = [entry for entry in wanted.values() if entry is not None and found.get(entry.place) != entry]
+        if missing:
+            store.apply(version.table, version.by_shard(missing), {shard: fence})
+        return len(wrong)
+
+    def _look(
+        self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int
+    ) -> tuple[dict[bytes, Entry | None], dict[tuple[Encoded, bytes], Entry]]:
+        """The entries that the rows should have, and what there is at their places."""
+        entries = RowEntries(self._datastore.engine.indexes, version)
+        wanted = entries.wanted(shard, list(rows), self._datastore.engine.heads([shard])[shard].watermark, fence)
         places = [(value, row_key) for row_key, values in rows.items() for value in values]
         places += [entry.place for entry in wanted.values() if entry is not None and entry.values[0] not in rows[entry.row_key]]
-        found = entries.found(places)
-        wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
-        missing = [entry for entry in wanted.values() if entry is not None and found.get(entry.place) != entry]
-        if wrong:
-            store.remove(version.table, version.by_shard(wrong))
-        failpoint("index.trim.removed")
-        if missing:
-            store.apply(version.table, version.by_shard(missing))
-        return len(wrong)
+        return wanted, entries.found(places)

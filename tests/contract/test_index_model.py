@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import hypothesis.strategies as st
@@ -20,16 +20,18 @@ from store.body_codec import is_erased
 from store.cells import ERASED_COLUMN, NewCell, StoredCell, new_cell
 from store.datastore import Datastore
 from store.engines.contract import Engine
-from store.engines.index_contract import Entry
+from store.engines.index_contract import UNFENCED, Entry, IndexStore, IndexTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
+from store.errors import StaleView
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper
 from store.indexes.trimmed import IndexedTrim
 from store.indexes.version import IndexVersion, RowView
 from tests.services import local_mariadb
+from tests.services.index_store_proxy import IndexStoreProxy
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
@@ -75,7 +77,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.engine.indexes.create(self.version.table)
         self.keeper = IndexKeeper(self.version, self.engine.indexes, self.engine.state)
         self.saved = [0] * SHARDS
-        self.paused: list[dict[int, list[Entry]]] = []
+        self.paused: list[_Late] = []
 
     def teardown(self) -> None:
         clear_failpoints()
@@ -125,15 +127,15 @@ class IndexMachine(RuleBasedStateMachine):
         if not cells:
             return
         late = _Recorder(self.engine.indexes)
-        IndexKeeper(self.version, late, self.engine.state).apply(shard, cells)  # type: ignore[arg-type]
+        IndexKeeper(self.version, late, self.engine.state).apply(shard, cells)
         self.paused += late.writes[: 1 if part else None]
 
     @rule(data=st.data())
     def wake_up(self, data: st.DataObject) -> None:
         if self.paused:
-            entries = self.paused.pop(data.draw(st.integers(0, len(self.paused) - 1)))
-            if entries:
-                self.engine.indexes.apply(self.version.table, entries)
+            late = self.paused.pop(data.draw(st.integers(0, len(self.paused) - 1)))
+            with suppress(StaleView):
+                self.engine.indexes.apply(self.version.table, *late)
 
     @invariant()
     def the_index_is_what_the_cells_say_once_it_has_come_to_the_end(self) -> None:
@@ -168,7 +170,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 class TrimmedMachine(IndexMachine):
     """The same with trims below what the keeper has saved, which crash at each of their failpoints, and rows that are put anew after. A keeper that was paused
-    with a batch from before a trim is not woken up after it: see :mod:`store.indexes.trimmed`."""
+    with a batch from before a trim is woken up after it."""
 
     @initialize()
     def open(self) -> None:
@@ -192,12 +194,10 @@ class TrimmedMachine(IndexMachine):
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6))
     def trim(self, shard: int, count: int) -> None:
-        self.paused.clear()
         self.trim_to(shard, count)
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), place=st.sampled_from(TRIM_PLACES))
     def trim_and_crash(self, shard: int, count: int, place: str) -> None:
-        self.paused.clear()
         set_failpoint(place, "raise")
         with suppress(FailpointReached):
             self.trim_to(shard, count)
@@ -211,12 +211,10 @@ class ErasedMachine(TrimmedMachine):
 
     @rule(row=st.integers(0, 2))
     def erase(self, row: int) -> None:
-        self.paused.clear()
         self.datastore.erase_row(UUID(int=row))
 
     @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES))
     def erase_and_crash(self, row: int, place: str) -> None:
-        self.paused.clear()
         set_failpoint(place if place.startswith("datastore.") else f"{self.kind}.{place}", "raise")
         with suppress(FailpointReached):
             self.datastore.erase_row(UUID(int=row))
@@ -233,18 +231,19 @@ class ErasedMachine(TrimmedMachine):
         assert [key for key in (entry.key for entry in self.engine.state.list("erasures/")) if bytes.fromhex(key.rpartition("/")[2]) in erased] == []
 
 
-class _Recorder:
+_Late = tuple[Mapping[int, Sequence[Entry]], Mapping[int, int]]
+"""Entries, and the fences that they are written under."""
+
+
+class _Recorder(IndexStoreProxy):
     """Reads through, and keeps what is to be written."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.writes: list[dict[int, list[Entry]]] = []
+    def __init__(self, store: IndexStore) -> None:
+        super().__init__(store)
+        self.writes: list[_Late] = []
 
-    def latest_before(self, *arguments: Any) -> Any:
-        return self._store.latest_before(*arguments)
-
-    def apply(self, _table: object, entries: dict[int, list[Entry]]) -> None:
-        self.writes.append(entries)
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        self.writes.append((entries, fences))
 
 
 def test_sqlite_index_is_what_the_cells_say() -> None:

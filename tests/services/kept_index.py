@@ -19,12 +19,12 @@ from tests.services.waiting import wait_until
 
 
 @contextmanager
-def index_worker(datastore: Datastore, name: str = "keeper", coordination: str = "store", lease_s: float = 2.0) -> Iterator[Coordinator]:
+def index_worker(datastore: Datastore, name: str = "keeper", coordination: str = "store") -> Iterator[Coordinator]:
     """A worker for all indexes of the datastore, in this process. ``coordination`` as a configuration says it."""
     stop = threading.Event()
     with closing(open_coordinator(coordination, datastore.state)) as coordinator:
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
-        thread = threading.Thread(target=IndexWorker(datastore, coordinator, name, lease_s=lease_s).run, args=(stop,))
+        thread = threading.Thread(target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,))
         thread.start()
         try:
             yield coordinator

@@ -1,0 +1,57 @@
+"""An index store that passes every call on: what a test changes of it is a method of a subclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from store.cells import StoredCell
+from store.engines.contract import LocatedCell, Replica
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs
+
+
+class IndexStoreProxy:
+    """:class:`store.engines.index_contract.IndexStore`."""
+
+    def __init__(self, store: IndexStore) -> None:
+        self.store = store
+
+    def create(self, table: IndexTable) -> None:
+        self.store.create(table)
+
+    def drop(self, table: IndexTable) -> None:
+        self.store.drop(table)
+
+    def fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self.store.fences(shards)
+
+    def raise_fence(self, shard: int) -> int:
+        return self.store.raise_fence(shard)
+
+    def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        self.store.apply(table, entries, fences)
+
+    def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
+        self.store.remove(table, entries, fences)
+
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+        return self.store.select(table, wanted, read_from)
+
+    def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
+        return self.store.find(table, places)
+
+    def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
+        return self.store.walk(table, shard, after, limit)
+
+    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+        return self.store.latest_before(shard, row_keys, columns, location, fence)
+
+    def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
+        return self.store.cells_between(shard, columns, location, end, fence)
+
+    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        return self.store.outdated(rows, columns, read_from)
+
+    def current(
+        self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER
+    ) -> dict[bytes, list[LocatedCell]]:
+        return self.store.current(row_keys, columns, read_from)

@@ -15,8 +15,11 @@ from bridge.triggers.parked import ParkedCells
 from bridge.triggers.start import forget_start
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
 from store.indexes.catalog import Catalog, VersionRecord
 from store.indexes.version import IndexVersion
+
+declare("index.drop.marked", "index.drop.tables_gone", "index.drop.before_forgotten")
 
 _WAIT_S: Final = 30.0
 """How long a drop waits for the workers to leave the version, in seconds: longer than a killed one's lease."""
@@ -75,7 +78,9 @@ def drop_versions(datastore: Datastore, coordinator: Coordinator, name: str, num
             if time.monotonic() > deadline_s:
                 raise StorageUnavailable(f"index {name!r} version {record.number} is still kept by {', '.join(members)}; drop it again when they have ended")
             time.sleep(0.05)
+        failpoint("index.drop.marked")
         datastore.engine.indexes.drop(version.table)
+        failpoint("index.drop.tables_gone")
         coordinator.delete_offsets(version.group)
         entries = datastore.state.list(group_prefix(version.group))
         parked = ParkedCells(datastore.state)
@@ -85,6 +90,7 @@ def drop_versions(datastore: Datastore, coordinator: Coordinator, name: str, num
         datastore.state.commit(gone)
         forget_start(datastore.state, version.group, datastore.name)
         forget_unfit(datastore.state, version.group)
+        failpoint("index.drop.before_forgotten")
         catalog.end_drop(name, record.number)
         dropped.append(record.number)
     return dropped

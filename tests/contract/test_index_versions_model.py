@@ -1,0 +1,258 @@
+"""A state machine over the versions of an index, over every engine: definitions come and go beside puts and trims, each version is built by a keeper of its own
+that crashes and runs batches again, queries go over to a version once it is complete, and versions are dropped, in the middle of their building too, and made
+again. Every version that is kept is what the cells say by its own definition once it is at the end of every log (I18), and what answers is always whole."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from bridge.coordination.contract import CommittedOffset
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.indexes.groups import index_positions
+from bridge.indexes.status import drop_versions
+from bridge.indexes.worker import is_complete, switch
+from store.cells import NewCell, StoredCell
+from store.datastore import Datastore
+from store.engines.contract import Engine
+from store.engines.index_contract import Entry
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.engines.sqlite import SqliteEngine
+from store.errors import NotFound, StorageUnavailable
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from store.indexes.catalog import VersionRecord
+from store.indexes.definition import IndexDefinition, parse_definition
+from store.indexes.keeper import IndexKeeper
+from store.indexes.trimmed import IndexedTrim
+from store.indexes.values import decode
+from store.indexes.version import IndexVersion, RowView
+from tests.contract.test_index_model import CELLS, DEFINITION, SHARDS
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+
+
+def _defined(columns: str) -> IndexDefinition:
+    return parse_definition(f"{{table: by_driver, datastore: trips, column_defs: {columns}}}")
+
+
+DEFINITIONS = [
+    DEFINITION,
+    _defined("[{column_key: BASE, fields: [{field: driver, type: string}]}]"),
+    _defined("[{column_key: BASE, fields: [{field: n, type: int}, {field: driver, type: string}]}]"),  # another shard field
+    _defined("[{column_key: STATUS, fields: [{field: state.name, type: string}]}, {column_key: BASE, fields: [{field: n, type: int}]}]"),
+]
+KEEP_PLACES = sorted(name for name in FAILPOINTS if name in ("index.before_entries", "index.before_tombstones", "index.after_tombstones"))
+DROP_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.drop."))
+SHARD_VALUES: dict[str, list[str] | list[int]] = {"driver": ["ann", "bob", "eve"], "n": [1, 2, 3], "state.name": ["x", "y", "z"]}
+
+
+class _Kept(NamedTuple):
+    version: IndexVersion
+    keeper: IndexKeeper
+
+
+class VersionsMachine(RuleBasedStateMachine):
+    url: str | None = None
+
+    @initialize()
+    def open(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-versions-"))
+        self.engine: Engine = (
+            SqliteEngine(self.directory, "trips", SHARDS) if self.url is None else MySqlEngine(MySqlServer(self.url), "trips", SHARDS, create=True)
+        )
+        self.datastore = Datastore(self.engine)
+        self.coordinator = StoreCoordinator(self.engine.state)
+        self.catalog = self.datastore.indexes.catalog
+        self.kept: dict[int, _Kept] = {}
+        self.newest = 0
+        self.current: int | None = None
+
+    def teardown(self) -> None:
+        clear_failpoints()
+        if hasattr(self, "datastore"):
+            self.coordinator.close()
+            self.datastore.close()
+            shutil.rmtree(self.directory)
+            if self.url is not None:
+                server = MySqlServer(self.url)
+                with server.connection() as connection:
+                    for database in ("trips_meta", *(f"trips_{shard:04d}" for shard in range(SHARDS))):
+                        connection.query(f"DROP DATABASE {database}")
+                server.close()
+
+    # --- cells -----------------------------------------------------------------------------------------------------------
+
+    @rule(cells=st.lists(CELLS, min_size=1, max_size=5))
+    def put(self, cells: list[NewCell]) -> None:
+        self.engine.put(cells)
+
+    @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 4))
+    def trim(self, shard: int, count: int) -> None:
+        """What every version has come past, as a trim needs it."""
+        start = self.engine.heads()[shard].log_start
+        below = min([start + count, self.engine.heads()[shard].watermark, *(self.reached(number).get(shard, 0) for number in self.kept)])
+        trim = IndexedTrim(self.datastore)
+        while start < below:
+            start = trim.step(shard, start, below)
+
+    # --- versions --------------------------------------------------------------------------------------------------------
+
+    @rule(definition=st.sampled_from(DEFINITIONS))
+    def create(self, definition: IndexDefinition) -> None:
+        """Once more, or as the newest version that is kept has it: then nothing is made."""
+        record = self.catalog.create(definition)
+        if record.number not in self.kept:
+            assert record.number > self.newest, "a number is never used again"
+            self.newest = record.number
+            self.keep_from_now_on(record)
+        assert max(self.kept) == record.number
+        assert self.kept[record.number].version.definition == definition
+
+    def keep_from_now_on(self, record: VersionRecord) -> None:
+        version = self.datastore.indexes.version(record)
+        self.engine.indexes.create(version.table)
+        self.kept[record.number] = _Kept(version, IndexKeeper(version, self.engine.indexes, self.engine.state))
+
+    @rule(data=st.data(), shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
+    @precondition(lambda self: self.kept)
+    def keep(self, data: st.DataObject, shard: int, count: int, save: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.kept)))
+        scanned = self.scan(number, shard, count)
+        self.apply(number, shard, scanned)
+        if save and scanned:
+            self.save(number, shard, scanned[-1].added_id + 1)
+
+    @rule(data=st.data(), shard=st.integers(0, SHARDS - 1), place=st.sampled_from(KEEP_PLACES))
+    @precondition(lambda self: self.kept)
+    def keep_and_crash(self, data: st.DataObject, shard: int, place: str) -> None:
+        number = data.draw(st.sampled_from(sorted(self.kept)))
+        set_failpoint(place, "raise")
+        with suppress(FailpointReached):
+            self.apply(number, shard, self.scan(number, shard, 6))
+        clear_failpoints()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.kept)
+    def catch_up(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.kept)))
+        for shard in range(SHARDS):
+            while scanned := self.scan(number, shard, 100):
+                self.apply(number, shard, scanned)
+                self.save(number, shard, scanned[-1].added_id + 1)
+
+    @rule()
+    def look(self) -> None:
+        """As a worker does: queries go over to what is complete."""
+        for record in self.catalog.all():
+            for version in record.versions:
+                if version.state == "building" and is_complete(self.datastore, self.coordinator, version):
+                    assert self.is_at_the_ends(version.number)
+                    switch(self.catalog, version)
+                    self.current = max(version.number, self.current or 0)
+
+    @rule(data=st.data(), place=st.sampled_from([None, *DROP_PLACES]))
+    @precondition(lambda self: self.kept)
+    def drop(self, data: st.DataObject, place: str | None) -> None:
+        """A version, whatever its state, or all of them; killed in between, it is dropped again."""
+        number = data.draw(st.sampled_from([None, *sorted(self.kept)]))
+        if place is not None:
+            set_failpoint(place, "raise")
+            with suppress(FailpointReached):
+                drop_versions(self.datastore, self.coordinator, "by_driver", number)
+            clear_failpoints()
+        with suppress(NotFound):  # it came to its end before
+            drop_versions(self.datastore, self.coordinator, "by_driver", number)
+        for gone in sorted(self.kept) if number is None else [number]:
+            version = self.kept.pop(gone).version
+            assert self.coordinator.fetch_offsets(version.group) == {}
+            if gone == self.current:
+                self.current = None
+
+    # --- what holds ------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_version_at_the_ends_of_the_logs_is_what_the_cells_say(self) -> None:
+        for number, kept in getattr(self, "kept", {}).items():
+            if self.is_at_the_ends(number):
+                assert self.found(kept.version) == self.expected(kept.version)
+
+    @invariant()
+    def queries_are_answered_from_the_one_version_that_is_current(self) -> None:
+        if not hasattr(self, "kept"):
+            return
+        states = {version.number: version.state for record in self.catalog.all() for version in record.versions}
+        assert states.keys() == self.kept.keys()
+        assert [number for number, state in states.items() if state == "current"] == ([] if self.current is None else [self.current])
+        self.datastore.indexes._remembered.clear()
+        if self.current is None:
+            with pytest.raises(StorageUnavailable if self.kept else NotFound):
+                self.datastore.query_index("by_driver", "ann")
+        elif self.is_at_the_ends(self.current):
+            version = self.kept[self.current].version
+            fields = version.definition.fields
+            wanted = {
+                UUID(bytes=entry.row_key): {f.name: None if v is None else decode(f.type, v) for f, v in zip(fields, entry.values, strict=True)}
+                for entry in self.expected(version).values()
+            }
+            for mode in ("fresh", "fast"):
+                pages = [self.datastore.query_index("by_driver", value, mode=mode) for value in SHARD_VALUES[fields[0].name]]  # type: ignore[arg-type]
+                assert {page.version for page in pages} == {self.current}
+                assert {row.row_key: row.fields for page in pages for row in page.rows} == wanted
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def reached(self, number: int) -> dict[int, int]:
+        return dict(index_positions(self.coordinator, "trips")(self.kept[number].version.group))
+
+    def is_at_the_ends(self, number: int) -> bool:
+        reached = self.reached(number)
+        return all(reached.get(shard, 0) >= head.watermark for shard, head in self.engine.heads().items())
+
+    def scan(self, number: int, shard: int, count: int) -> list[StoredCell]:
+        """A version that is begun after a trim begins where the log does."""
+        return self.engine.scan(shard, max(self.reached(number).get(shard, 0), self.engine.heads()[shard].log_start), count)
+
+    def apply(self, number: int, shard: int, scanned: list[StoredCell]) -> None:
+        kept = self.kept[number]
+        if cells := [cell for cell in scanned if cell.column_name in kept.version.definition.columns]:
+            kept.keeper.apply(shard, cells)
+
+    def save(self, number: int, shard: int, location: int) -> None:
+        self.coordinator.commit_offsets(self.kept[number].version.group, {("trips", shard): CommittedOffset(location)})
+
+    def found(self, version: IndexVersion) -> dict[bytes, Entry]:
+        live = [entry for shard in range(SHARDS) for entry in self.engine.indexes.walk(version.table, shard, None, 1000) if entry.live]
+        assert len({entry.row_key for entry in live}) == len(live)
+        return {entry.row_key: entry for entry in live}
+
+    def expected(self, version: IndexVersion) -> dict[bytes, Entry]:
+        rows: dict[bytes, Entry] = {}
+        for row in range(3):
+            view = version.views(each.cell for each in self.engine.row([UUID(int=row).bytes])[0])
+            if (entry := version.entry_of(view.get(UUID(int=row).bytes, RowView([], {})))) is not None:
+                rows[entry.row_key] = entry
+        return rows
+
+
+def test_every_version_of_a_sqlite_index_is_what_the_cells_say() -> None:
+    run_state_machine_as_test(VersionsMachine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.integration
+@pytest.mark.xdist_group("mariadb")
+def test_every_version_of_a_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
+    class MySqlMachine(VersionsMachine):
+        url = empty_mariadb.url
+
+    assert local_mariadb.why_not() is None
+    run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None))

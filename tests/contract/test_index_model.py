@@ -58,7 +58,7 @@ CELLS = st.one_of(
     ),
     st.builds(lambda row, ref: new_cell(UUID(int=row), "OTHER", ref, {}), st.integers(0, 2), st.integers(0, 2)),
 )
-PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")) and ".trim." not in name)
+PLACES = sorted(name for name in FAILPOINTS if name.startswith(("index.", "sqlite.index.", "mysql.index.")) and ".trim." not in name and ".drop." not in name)
 ERASE_PLACES = sorted({name.removeprefix("sqlite.") for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))})
 TRIM_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.trim.") or ".trim." in name or name.endswith(".index.before_commit"))
 

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -43,7 +44,11 @@ JsonValue = str | int | float | bool
 
 _INT_MIN: Final = -(1 << 63)
 _INT_MAX: Final = (1 << 63) - 1
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of UTC, without saying so: its text is made several times faster
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+_DAY_US: Final = 86_400_000_000
+_DATETIME_MIN: Final = (1 - _EPOCH_ORDINAL) * _DAY_US
+_DATETIME_MAX: Final = (date.max.toordinal() + 1 - _EPOCH_ORDINAL) * _DAY_US - 1
+_MINUTES: Final = tuple(f"{minute // 60:02d}:{minute % 60:02d}:" for minute in range(24 * 60))
 _DECIMAL_SCALE: Final = 18
 _DECIMAL_LIMIT: Final = 10**38
 _DECIMAL_OFFSET: Final = 1 << 127
@@ -70,10 +75,10 @@ def _datetime(value: object) -> Encoded:
             raise Unfit from None
     if not isinstance(value, datetime):
         raise Unfit
-    try:
-        return microseconds(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
-    except OverflowError:
-        raise Unfit from None
+    found = microseconds(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
+    if not _DATETIME_MIN <= found <= _DATETIME_MAX:
+        raise Unfit  # in its own time zone it is in the years 1 to 9999, in UTC it is not
+    return found
 
 
 def _string(value: object) -> Encoded:
@@ -165,9 +170,22 @@ def _shown_decimal(value: bytes) -> str:
     return f"-{text}" if number < 0 else text
 
 
+@lru_cache(maxsize=10_000)
+def _shown_day(days: int) -> str:
+    return date.fromordinal(_EPOCH_ORDINAL + days).isoformat()
+
+
+def _shown_datetime(value: int) -> str:
+    """As ``isoformat`` does it, in less than half the time: days come again and again, and so do minutes."""
+    days, of_day = divmod(value, _DAY_US)
+    minute, of_minute = divmod(of_day, 60_000_000)
+    second, rest = divmod(of_minute, 1_000_000)
+    return f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}.{rest:06d}Z" if rest else f"{_shown_day(days)}T{_MINUTES[minute]}{second:02d}Z"
+
+
 _DECODERS: Final[dict[str, Callable[[Any], JsonValue]]] = {
     "uuid": lambda value: row_key_text(value).decode(),
-    "datetime": lambda value: (_EPOCH + timedelta(microseconds=value)).isoformat() + "Z",
+    "datetime": _shown_datetime,
     "string": bytes.decode,
     "int": int,
     "float": _shown_float,

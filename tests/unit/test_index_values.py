@@ -75,6 +75,8 @@ def test_values_are_shown_in_one_form(kind: str, value: object, shown: object) -
         ("uuid", "no uuid"),
         ("uuid", 5),
         ("datetime", "yesterday"),
+        ("datetime", "9999-12-31T23:59:59-10:00"),
+        ("datetime", "0001-01-01T00:00:00+10:00"),
         ("datetime", 5),
         ("string", 5),
         ("string", "x" * (STRING_BYTES_MAX + 1)),
@@ -108,3 +110,8 @@ def test_texts_of_any_length_go_where_kafkas_partitioner_sends_them() -> None:
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
     for text, signed in known.items():
         assert shard_of_text(text, 1000) == (signed & 0x7FFFFFFF) % 1000
+
+
+@given(st.datetimes())
+def test_a_datetime_is_shown_as_its_isoformat(value: datetime) -> None:
+    assert decode("datetime", encoder("datetime")(value)) == f"{value.isoformat()}Z"

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import asdict
+
+import typer
+
+from cellfeed import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.config import Config
 from cellfeed.run_dir import RunDir
+from store.clusters.scrub import ScrubbedServer, scrub_cluster
 from store.engines.sqlite_scrub import scrub_files
-from store.errors import InvalidRequest
 
 
 def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Write the files of an embedded datastore anew, without what was erased or trimmed. The instance has to be down.
+    """Write the files of a datastore anew, without what was erased or trimmed before.
 
-    It takes the room of the largest file once more, and some seconds a gigabyte. It may be killed, and run again. For a datastore on clusters the steps are in
-    docs/operators.md, "Erasing a row".
+    Embedded: the instance has to be down. It takes the room of the largest file once more, and some seconds a gigabyte.
+
+    Clusters of MariaDB: while everything is at work, one server after the other: tables, undo logs, redo log, binary and relay logs. Every node has to be
+    there, since binary logs are deleted; the room of the largest table is taken once more. What could not be written anew is told, with what to do about it;
+    the exit code is 1 then.
+
+    It may be killed, and run again.
     """
     settings = config_of(run_dir, config)
     if settings.datastore.clusters:
-        raise InvalidRequest('a datastore on clusters is scrubbed server by server, see docs/operators.md, "Erasing a row"')
+        _scrub_clusters(settings, as_json)
+        return
     with errors.status("writing the files anew"):
         scrubbed = scrub_files(RunDir(run_dir).inside(settings.datastore.directory) / settings.datastore.name)
     if as_json:
@@ -25,3 +38,20 @@ def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, 
     else:
         for path in scrubbed:
             console.print(f"{path} is written anew", highlight=False)
+
+
+def _scrub_clusters(settings: Config, as_json: bool) -> None:
+    done: list[ScrubbedServer] = []
+    with errors.status("scrubbing") as status:
+        for cluster in settings.datastore.clusters:
+            with closing(storage.cluster_servers(settings, cluster.name)) as servers:
+                done += scrub_cluster(servers, status.update)
+    for server in done:
+        if as_json:
+            print_json(asdict(server))
+            continue
+        console.print(f"{server.node}: {server.tables} tables and the logs are written anew", highlight=False)
+        for line in server.left:
+            console.print(f"  still there: {line}", style="red", highlight=False)
+    if any(server.left for server in done):
+        raise typer.Exit(1)

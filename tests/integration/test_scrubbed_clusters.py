@@ -1,0 +1,157 @@
+"""After an erasure and a scrub no file of a MariaDB server has a byte of the erased bodies: not the tables, not the logs, not what InnoDB keeps beside them."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID, uuid5
+
+import pytest
+
+from store.cells import NewCell, StoredCell, new_cell
+from store.clusters.engine import ClusteredEngine
+from store.clusters.scrub import scrub_cluster
+from store.failpoints import FailpointReached, set_failpoint
+from store.sharding import shard_of
+from tests.integration.cli_instance import cellfeed
+from tests.integration.test_cluster import checksums, open_engine
+from tests.services import local_mariadb
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(300)]
+
+NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a31")
+ROWS, ERASED = 90, 30
+BODY_BYTES = (20, 150, 1_500, 9_000)
+"""As text they are twice as long: within a page, and beside it."""
+
+
+@pytest.fixture
+def pair() -> Iterator[TestCluster]:
+    """A master and a minion with small redo logs, which are quick to search."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    with bare_servers(2, ("--innodb-log-file-size=8M", "--innodb-log-buffer-size=2M")) as servers:
+        made = make_cluster("c1", servers)
+        yield made
+        made.admin.close()
+
+
+def written(row: UUID, ref_key: int) -> NewCell:
+    """A body that does not compress, and stands nowhere else."""
+    chance = random.Random(row.int + ref_key)
+    return new_cell(row, "BASE", ref_key, {"text": chance.randbytes(BODY_BYTES[(row.int + ref_key) % len(BODY_BYTES)]).hex()})
+
+
+def found_in(server: MariaDB, needles: Sequence[bytes]) -> dict[str, int]:
+    """By file of the data directory, how many of these bytes stand in it."""
+    data = server.directory / "data"
+    counts = {}
+    for path in data.rglob("*"):
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:
+            continue  # a file of the server's own that went meanwhile
+        if count := sum(needle in content for needle in needles):
+            counts[str(path.relative_to(data))] = count
+    return counts
+
+
+def flushed(server: MariaDB) -> None:
+    """Puts every page that was changed into its file, as it happens in time."""
+    server.sql("SET GLOBAL innodb_max_dirty_pages_pct = 0")
+    wait_until(lambda: server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")[0][1] == "0", "all pages are in their files")
+    server.sql("SET GLOBAL innodb_max_dirty_pages_pct = 90")
+
+
+def others(engine: ClusteredEngine, erased: Sequence[UUID], ends: dict[int, int]) -> list[StoredCell]:
+    gone = {row.bytes for row in erased}
+    return [cell for shard, end in ends.items() for cell in engine.scan(shard, 0, end) if cell.row_key not in gone]
+
+
+def config_of(cluster: TestCluster, directory: Path) -> Path:
+    path = directory / "cellfeed.yaml"
+    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
+    path.write_text(json.dumps({"datastore": {"name": DATASTORE, "shards": SHARDS, "clusters": [{"name": cluster.name, "nodes": nodes}]}}))
+    return path
+
+
+class Writer(threading.Thread):
+    """Puts cells one after the other, until it is told to stop."""
+
+    def __init__(self, engine: ClusteredEngine) -> None:
+        super().__init__()
+        self._engine = engine
+        self._ended = threading.Event()
+        self.stored = 0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                [result] = self._engine.put([new_cell(uuid5(NAMESPACE, f"later {self.stored}"), "BASE", 1, {"n": self.stored})])
+                assert result.acknowledged, result
+                self.stored += 1
+                self._ended.wait(0.01)
+        except Exception as error:  # told by the test
+            self.error = error
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwhile(pair: TestCluster, tmp_path: Path) -> None:
+    rows = [uuid5(NAMESPACE, str(number)) for number in range(ROWS)]
+    erased = rows[:ERASED]
+    with closing(open_engine(pair)) as engine:
+        for ref_key in range(4):
+            engine.put([written(row, ref_key) for row in rows])
+        ends = {shard: head.next_added_id for shard, head in engine.heads().items()}
+        wait_until(lambda: {shard: head.watermark for shard, head in engine.heads().items()} == ends, "the minion has all cells")
+        # The frame of a body, behind its head.
+        needles = [cell.body[14:44] for row in erased[::3] for cell in engine.row_cells(row.bytes)]
+        before = others(engine, erased, ends)
+        for server in pair.servers.values():
+            flushed(server)
+        for row in erased:
+            assert engine.erase(row.bytes).cells == 4
+        for server in pair.servers.values():
+            flushed(server)
+            places = found_in(server, needles)
+            shards = {shard_of(row.bytes, SHARDS) for row in erased}
+            assert {"binlog.000001", "ib_logfile0", *(f"trips_{shard:04d}/cell.ibd" for shard in shards)} <= set(places), "they are there before"
+        set_failpoint("mysql.scrub.after_undo", "raise")
+        with pytest.raises(FailpointReached):
+            scrub_cluster(pair.admin)
+        writer = Writer(engine)
+        writer.start()
+        begun = writer.stored
+        try:
+            scrubbed = cellfeed("scrub", "--json", "--config", str(config_of(pair, tmp_path)), timeout_s=240)
+        finally:
+            writer.stop()
+        assert (writer.error, writer.stored > begun) == (None, True), "puts went on"
+        assert [json.loads(line) for line in scrubbed.stdout.splitlines()] == [
+            {"cluster": "c1", "node": node, "tables": SHARDS + 2, "left": []} for node in ("b", "a")
+        ], scrubbed.stderr
+        for server in pair.servers.values():
+            wait_until(lambda server=server: found_in(server, needles) == {}, f"{server.url} has none of it: {found_in(server, needles)}")  # type: ignore[misc]
+            assert ("trips_scrubbing",) not in server.sql("SHOW DATABASES")
+        assert others(engine, erased, ends) == before, "every other cell is as before, at its place"
+        wait_until(lambda: checksums(pair, "a") == checksums(pair, "b"), "the minion follows as before")
+
+
+def test_a_cluster_with_a_node_away_is_not_scrubbed_and_keeps_its_binary_logs(pair: TestCluster, tmp_path: Path) -> None:
+    master, minion = pair.servers["a"], pair.servers["b"]
+    logs = master.sql("SHOW BINARY LOGS")
+    minion.kill()
+    refused = cellfeed("scrub", "--config", str(config_of(pair, tmp_path)))
+    assert (refused.returncode, "every node has to be there" in refused.stderr) == (1, True), refused.stderr
+    assert [name for name, _ in master.sql("SHOW BINARY LOGS")] == [name for name, _ in logs]

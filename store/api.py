@@ -10,7 +10,7 @@ conflicting cell never hides what became of the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
@@ -49,11 +49,13 @@ class ShardCells:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRow:
-    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``: where the log tells of it."""
+    """What an erasure came to. ``cells``: bodies that were taken away now; ``shard``, ``added_id``: where the log tells of it. ``kept``: copies that nobody
+    reads, and which may still have bodies of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
     cells: int
+    kept: list[str] = field(default_factory=list)
 
 
 class CellStore(Protocol):

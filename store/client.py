@@ -120,7 +120,7 @@ class Client:
     def erase_row(self, row_key: RowKey) -> ErasedRow:
         answer = self._call("DELETE", f"/rows/{_key_text(row_key)}", b"", self._attempts.deadline(), writes=True)
         erased = _decoded(answer, ErasedRowMessage, OutcomeUnknown)
-        return ErasedRow(erased.shard, erased.added_id, erased.cells)
+        return ErasedRow(erased.shard, erased.added_id, erased.cells, erased.kept)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

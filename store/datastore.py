@@ -135,7 +135,7 @@ class Datastore:
             self._poker.poke()
         for forget in self._when_erased:
             forget(UUID(bytes=key))
-        return ErasedRow(step.shard, step.added_id, cells)
+        return ErasedRow(step.shard, step.added_id, cells, list(step.kept))
 
     def when_erased(self, forget: Callable[[UUID], object]) -> None:
         """Has every erasure end with ``forget(row_key)``: for what is kept beside the log and speaks of a row. It is called again when the row is erased

@@ -97,12 +97,14 @@ class CellMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ErasedRowMessage(msgspec.Struct):
-    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the log tells of it."""
+    """What an erasure came to. ``cells``: bodies taken away now; ``shard``, ``added_id``: where the log tells of it. ``kept``: copies that nobody reads, and
+    which may still have bodies of the row, each with the command that drops it."""
 
     row_key: UUID
     shard: int
     added_id: int
     cells: int
+    kept: list[str] = []
 
 
 class CellsMessage(msgspec.Struct):

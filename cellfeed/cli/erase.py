@@ -23,8 +23,8 @@ def erase(
     """Erase a row: the bodies of all its cells are taken away for good, in every column and version; nothing brings them back.
 
     Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. Run again it does nothing, or ends
-    what was broken off. While the row's shard is being moved to another cluster it is refused; what the old cluster keeps of a shard that has moved goes with
-    `cellfeed shard clean`. What disks, backups and exported topics hold still is told in docs/operators.md, "Erasing a row".
+    what was broken off. While the row's shard is being moved to another cluster it is refused. What clusters keep of shards that have left them is told:
+    `cellfeed shard clean` drops it. What disks, backups and exported topics hold still is told in docs/operators.md, "Erasing a row".
     """
     with client_of(run_dir, url, datastore) as client:
         if not yes:
@@ -35,6 +35,8 @@ def erase(
                 raise InvalidRequest("nothing erased: it was not confirmed; --yes confirms beforehand")
         erased = client.erase_row(row_key)
     if as_json:
-        print_json({"shard": erased.shard, "added_id": erased.added_id, "cells": erased.cells})
+        print_json({"shard": erased.shard, "added_id": erased.added_id, "cells": erased.cells, "kept": erased.kept})
     else:
         console.print(f"{erased.cells} bodies erased; the log tells of it at {erased.shard}/{erased.added_id}", highlight=False)
+        for line in erased.kept:
+            console.print(f"still there: {line}", style="red", highlight=False, soft_wrap=True)

@@ -17,11 +17,12 @@ from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.placement import Placement
+from store.clusters.shard_map import told_ranges
 from store.clusters.standing import ClusterStanding, standing
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
 from store.engines.log_start import check_trim
-from store.errors import CellfeedError, ShardMoving, StorageUnavailable
+from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
@@ -198,9 +199,23 @@ class ClusteredEngine:
         shard = shard_of(row_key, self._shards)
         step = self.placement.settled(lambda: self._cluster_of(shard).erase(row_key, cells_max))
         failpoint("cluster.erase.before_buffers")
-        if step.done:
-            self.drain.forget_row(row_key)
-        return step
+        if not step.done:
+            return step
+        self.drain.forget_row(row_key)
+        return step._replace(kept=tuple(self._kept_elsewhere()))
+
+    def _kept_elsewhere(self) -> list[str]:
+        """What clusters keep of shards that have left them: as it was then, the cells of a row in its own shard, its entries of indexes in any."""
+        told = []
+        for name, cluster in self.clusters.items():
+            try:
+                shards = told_ranges(cluster.write(lambda engine, _: engine.kept_shards(), READ_TIMEOUT_S))
+            except Unavailable as error:
+                told.append(f"cluster {name} does not say whether it keeps copies of shards that have left it: cellfeed shard moves: {error}")
+                continue
+            if shards:
+                told.append(f"cluster {name} keeps shards {shards} as they were when they left it: cellfeed shard clean --shard {shards}")
+        return told
 
     def _shard_of(self, cell: NewCell) -> int:
         return shard_of(cell.row_key, self._shards)

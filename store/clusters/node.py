@@ -51,6 +51,10 @@ class NodeEngine(Engine, Protocol):
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None) -> ErasedStep: ...
 
+    def kept_shards(self) -> list[int]:
+        """Shards that have left the node's cluster, or are about to, and of which it has rows still."""
+        ...
+
     def look(self, state_key: str, seen: int | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""
         ...

@@ -89,12 +89,14 @@ class Head(NamedTuple):
 
 
 class ErasedStep(NamedTuple):
-    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``: bodies taken away. ``done``: none is left."""
+    """What one step of an erasure did. ``added_id``: of the cell that tells of it. ``cells``: bodies taken away. ``done``: none is left. ``kept``: with the
+    last step, which copies that nobody reads may still have bodies of the row, each with the command that drops it."""
 
     shard: int
     added_id: int
     cells: int
     done: bool
+    kept: tuple[str, ...] = ()
 
 
 class LocatedCell(NamedTuple):

@@ -280,6 +280,11 @@ class MySqlEngine:
         """As the contract's; with terms, StaleWriter (nothing done) unless their leader epoch is the shard's own."""
         return self._erase.run(row_key, shard_of(row_key, self._shards), cells_max, terms)
 
+    def kept_shards(self) -> list[int]:
+        """Shards that have left this server's cluster, or are about to, and of which it has rows still."""
+        with self._server.connection() as connection:
+            return [int(shard) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_leaving ORDER BY shard")]
+
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)
         sql = f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard = {shard} ORDER BY leader_epoch"

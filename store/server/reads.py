@@ -138,7 +138,7 @@ async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> Erase
         erased = await state.reads.run(store.erase_row, key)
     except StorageUnavailable as error:
         raise OutcomeUnknown(f"the erasure may be done in part; repeat it: {error}") from error
-    return ErasedRowMessage(key, erased.shard, erased.added_id, erased.cells)
+    return ErasedRowMessage(key, erased.shard, erased.added_id, erased.cells, erased.kept)
 
 
 @get("/v1/{datastore:str}/shards", tags=["logs"], summary="The head of every shard", opt={"query": ()})

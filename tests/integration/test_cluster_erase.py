@@ -72,7 +72,7 @@ def test_a_row_is_erased_on_every_node_and_stays_so_after_a_promotion(cluster: T
     put_until_stored(engine, cells(2, 3))
     [refused] = engine.put([victim])
     assert (refused.outcome, isinstance(refused.error, RowErased)) == (Outcome.FAILED, True)
-    assert engine.erase(victim.row_key)[1:] == (20, 0, True)
+    assert engine.erase(victim.row_key)[1:] == (20, 0, True, ())
     others = [name for name in "abc" if name not in ("a", promoted.master)]
     wait_until(lambda: checksums(cluster, others[0]) == checksums(cluster, promoted.master), "the minion has the same log, counters and all")
 

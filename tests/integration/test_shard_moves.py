@@ -579,10 +579,12 @@ def test_rows_are_not_erased_while_their_shard_is_copied_and_stay_erased_when_it
         [result] = engine.put([cell])
         assert (result.outcome, isinstance(result.error, RowErased)) == (Outcome.FAILED, True)
     fourth = cells(1, 4)[3]
-    assert engine.erase(fourth.row_key).cells == 1
+    last = engine.erase(fourth.row_key)
+    assert (last.cells, last.kept) == (1, ("cluster c1 keeps shards 1 as they were when they left it: cellfeed shard clean --shard 1",))
     assert not is_erased(bodies(clusters["c1"].servers["a"], fourth, "moved_cell")[0])
     mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
     assert not clusters["c1"].servers["a"].sql("SHOW DATABASES LIKE 'trips_0001'")
+    assert engine.erase(fourth.row_key)[2:] == (0, True, ())
 
 
 def test_a_copy_for_a_cluster_that_has_gone_can_be_taken_back(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:

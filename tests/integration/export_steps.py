@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from bridge.coordination.contract import Coordinator
@@ -209,7 +209,7 @@ def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
     found: dict[int, list[Copied]] = {partition: [] for partition in range(partitions)}
     try:
         topic = export.topic or ""
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
         unread, deadline_s = set(range(partitions)), time.monotonic() + WAIT_S
         while unread:
             assert time.monotonic() < deadline_s, f"partitions {sorted(unread)} of {topic} could not be read"

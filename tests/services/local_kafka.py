@@ -93,9 +93,11 @@ class Kafka:
         psutil.Process(self.pid).resume()
 
     def _settings(self) -> Path:
-        """Tests wait for the broker: it looks for transactions to abort every second."""
+        """Tests wait for the broker: it looks for transactions to abort every second, and for what it may delete or compact twice a second."""
         path = self.directory / "kafka.properties"
-        path.write_text(SETTINGS.read_text() + "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000\nlog.initial.task.delay.ms=500\n")
+        waits = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000, "log.initial.task.delay.ms": 500}
+        waits |= {"log.retention.check.interval.ms": 500, "log.cleaner.backoff.ms": 500}
+        path.write_text(SETTINGS.read_text() + "".join(f"{name}={value}\n" for name, value in waits.items()))
         return path
 
     def _advertise(self, path: Path) -> None:

@@ -18,11 +18,13 @@ groups of older versions does not come back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 from bridge.triggers.control import EXPORTS, PREFIX
+from bridge.triggers.parked import is_of_rows
 from store.engines.contract import StateEntry
 from store.indexes.catalog import INDEXES, restored_index
 from store.indexes.version import index_group
@@ -41,8 +43,10 @@ def trigger_groups(entries: Sequence[tuple[str, bytes]]) -> list[str]:
     return sorted(group for group in groups if not group.startswith(EXPORTS))
 
 
-def restored(entries: Sequence[tuple[str, bytes]], now_us: int) -> list[tuple[str, bytes]]:
-    """The entries as they come back."""
+def restored(entries: Sequence[tuple[str, bytes]], now_us: int, erased: Iterable[bytes] = ()) -> list[tuple[str, bytes]]:
+    """The entries as they come back, without what is parked of rows (``erased``: row keys) that the restore erases."""
+    if gone := {str(UUID(bytes=row_key)) for row_key in erased}:
+        entries = [(key, value) for key, value in entries if not is_of_rows(key, value, gone)]
     found, groups = list[tuple[str, bytes]](), set[str]()
     for key, value in entries:
         if key.startswith(INDEXES):

@@ -10,7 +10,7 @@ before a later cell of it is run from the log. All of that follows from the entr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
 from uuid import UUID
@@ -190,6 +190,11 @@ class ParkedCells:
     def resume(self, group: str, also: Mapping[str, bytes | None] | None = None) -> None:
         """Lets a stopped trigger go on. ``also`` is written in the same commit."""
         self._state.commit({**(also or {}), f"stopped/{quote(group, safe='')}": None})
+
+
+def is_of_rows(key: str, value: bytes, row_keys: Collection[str]) -> bool:
+    """Whether an entry of the state table is a parked or skipped cell of one of these rows: its error may quote the body."""
+    return key.startswith(("parked/", "skipped/")) and _decode(StateEntry(key, value, 0)).row_key in row_keys
 
 
 def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -21,10 +22,11 @@ from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.config import Config, load_config
 from cellfeed.run_dir import RunDir
 from consumers.warehouse.table import WarehouseTable
-from store.backups.check import check_files, read_state
-from store.backups.folder import Backup, BackupFolder
+from store.backups.check import check_files, dictionaries_known, read_state
+from store.backups.erasures import erased_since
+from store.backups.folder import BackupFolder
 from store.backups.manifest import Manifest, Reader
-from store.backups.restore import IDS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead
+from store.backups.restore import IDS_LEFT_OUT, Plan, plan, readers_ahead, refuse_readers_ahead
 from store.backups.restore import restore as restore_backup
 from store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
 from store.limits import ADDED_ID_MAX
@@ -87,7 +89,10 @@ def restore(
         now_us = time.time_ns() // 1000
         entries = read_state(chain[-1])
         new_ids = _new_ids(told, readers, named, raised=ahead is ReadersAhead.RAISE_EPOCH)
-        planned = plan(chain, restored(entries, now_us), readers, new_ids, now_us, f"{by.name}: {by.because}")
+        with dictionaries_known(chain):
+            erased = erased_since(chain, folder.look()[0])
+        entries_back = restored(entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys])
+        planned = plan(chain, entries_back, readers, new_ids, now_us, f"{by.name}: {by.because}", erased)
         target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
         back = list[Reader]()
 
@@ -98,7 +103,7 @@ def restore(
         with progress_bar() as bar:
             task = bar.add_task("restoring and reading back (cells)", total=None)
             restore_backup(planned, target, lambda done, total: bar.update(task, completed=done, total=total), before_open)
-    _tell(chain[-1], planned.epoch, planned.lost, back, as_json)
+    _tell(planned, back, as_json)
 
 
 def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
@@ -136,13 +141,18 @@ def _new_ids(told: Manifest, readers: Sequence[Reader], named: dict[int, int], *
     return found
 
 
-def _tell(backup: Backup, epoch: int, lost: dict[int, tuple[int, int]], back: Sequence[Reader], as_json: bool) -> None:
+def _tell(planned: Plan, back: Sequence[Reader], as_json: bool) -> None:
+    backup, epoch, lost = planned.backup, planned.epoch, planned.lost
+    erased = [str(UUID(bytes=row_key)) for row_key in planned.erased]
     cells = sum(log.watermark - log.log_start for log in backup.manifest.logs)
     if as_json:
         gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
-        print_json({"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone, "set_back": [str(reader) for reader in back]})
+        told = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
+        print_json({**told, "set_back": [str(reader) for reader in back], "erased": erased})
         return
     console.print(f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}", highlight=False)
+    if erased:
+        console.print(f"erased again, as later backups in the folder tell: {len(erased)} rows: {', '.join(erased)}", highlight=False)
     for shard, (first, last) in lost.items():
         console.print(f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and the log says so at {last + 1}", highlight=False)
     for reader in back:

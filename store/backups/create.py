@@ -30,8 +30,9 @@ from typing import BinaryIO, Final
 import msgspec
 
 from store.backups.block_file import BLOCK_BYTES, MAGIC, block_of, cells_payload
+from store.backups.erasures import erasures_of
 from store.backups.folder import DICTIONARIES, MANIFEST, STATE, Backup, BackupFolder, sync_folder, write_synced
-from store.backups.manifest import FORMAT_VERSION, BackedFile, BackedLog, BackedTurn, Manifest, Reader, Segment, encode_manifest
+from store.backups.manifest import FORMAT_VERSION, BackedErasure, BackedFile, BackedLog, BackedTurn, Manifest, Reader, Segment, encode_manifest
 from store.body_codec import decode_body
 from store.cells import StoredCell, moment
 from store.dictionaries.dictionary import to_line
@@ -120,6 +121,7 @@ def _create(folder: BackupFolder, source: Source, onto: Backup | None, cells_per
         readers=list(source.readers),
         state_revision=max((entry.version for entry in entries), default=0),
         owners={cluster: list(ranges) for cluster, ranges in source.owners.items()},
+        erasures=writer.erasures,
     )
     failpoint("backup.before_manifest")
     write_synced(place / MANIFEST, encode_manifest(manifest))
@@ -205,6 +207,7 @@ class _CellsWriter:
         self._pace = pace
         self._open: _BlockFile | None = None
         self.files: list[BackedFile] = []
+        self.erasures: list[BackedErasure] = []
 
     def write_log(self, engine: Engine, shard: int, head: Head, below: int) -> tuple[int, Segment | None]:
         """Where the log starts, and what was written of it."""
@@ -224,6 +227,7 @@ class _CellsWriter:
                 raise DataDamaged(f"shard {shard} has no cell from {location} on, though its log goes to {head.watermark}")
             for cell in cells:
                 digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+            self.erasures += erasures_of(shard, cells)
             for block in _blocks(shard, cells):
                 file.write(block)
             self._pace.advance(cells[-1].added_id + 1 - location, len(cells))

@@ -57,6 +57,14 @@ class BackedTurn(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class BackedErasure(msgspec.Struct, frozen=True):
+    """That a cell of the backup tells of the erasure of a row. ``row_key`` in hexadecimal digits."""
+
+    shard: int
+    added_id: int
+    row_key: str
+
+
 class Reader(msgspec.Struct, frozen=True):
     """Somebody who has read a shard up to ``location``, the next id to read, as known by ``source``."""
 
@@ -73,7 +81,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
-    the datastore when the backup was begun."""
+    the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program."""
 
     format_version: int
     name: str
@@ -90,6 +98,7 @@ class Manifest(msgspec.Struct, frozen=True):
     readers: list[Reader]
     state_revision: int
     owners: dict[str, list[tuple[int, int]]] = {}
+    erasures: list[BackedErasure] | None = None
 
     @property
     def cells(self) -> int:

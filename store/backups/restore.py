@@ -14,6 +14,9 @@ with the counters in one transaction: so at every moment the watermark lies at t
 cell to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost,
 in the place where it is lost.
 
+**Rows that were erased since**, as later backups tell (:mod:`store.backups.erasures`), get the cell that tells of it at the end of the log, behind all others.
+The step that opens the storage takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads them.
+
 **Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
 of a log has the digest that it had when it was backed up. A target says how, and what a kill leaves:
 
@@ -33,8 +36,8 @@ from store import json_body
 from store.backups.check import dictionaries_known, read_dictionaries, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
-from store.body_codec import decode_body, encode_body
-from store.cells import StoredCell, moment
+from store.body_codec import ERASED_BODY, decode_body, encode_body
+from store.cells import ERASED_COLUMN, StoredCell, moment
 from store.dictionaries.dictionary import Dictionary
 from store.digest import ShardDigest
 from store.errors import DataDamaged, ProtectData
@@ -65,7 +68,8 @@ OnProgress = Callable[[int, int], None]
 
 
 class RestoredLog(NamedTuple):
-    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that are left out; None where none are."""
+    """A log as it is to be. ``epochs``: with the new one. ``note``: the cell behind the ids that are left out; None where none are. ``erased``: the cells that
+    tell of erasures which only later backups know of, behind all others."""
 
     shard: int
     log_start: int
@@ -73,10 +77,16 @@ class RestoredLog(NamedTuple):
     last_created_at_us: int
     epochs: list[tuple[int, int]]
     note: StoredCell | None
+    erased: Sequence[StoredCell] = ()
+
+    @property
+    def added(self) -> list[StoredCell]:
+        """The cells that the restore itself writes, by added_id."""
+        return [*([] if self.note is None else [self.note]), *self.erased]
 
     @property
     def next_added_id(self) -> int:
-        return self.end if self.note is None else self.note.added_id + 1
+        return self.added[-1].added_id + 1 if self.added else self.end
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,11 @@ class Plan:
     @property
     def backup(self) -> Backup:
         return self.chain[-1]
+
+    @property
+    def erased(self) -> list[bytes]:
+        """Row keys of the rows that the restore erases."""
+        return [cell.row_key for log in self.logs.values() for cell in log.erased]
 
     @property
     def lost(self) -> dict[int, tuple[int, int]]:
@@ -155,8 +170,17 @@ def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> No
     )
 
 
-def plan(chain: Sequence[Backup], state: Sequence[tuple[str, bytes]], readers: Sequence[Reader], new_ids: Mapping[int, int], now_us: int, why: str) -> Plan:
-    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log."""
+def plan(
+    chain: Sequence[Backup],
+    state: Sequence[tuple[str, bytes]],
+    readers: Sequence[Reader],
+    new_ids: Mapping[int, int],
+    now_us: int,
+    why: str,
+    erased: Mapping[int, Sequence[bytes]] | None = None,
+) -> Plan:
+    """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
+    ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`)."""
     told = chain[-1].manifest
     _check_whole(chain)
     known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
@@ -166,15 +190,20 @@ def plan(chain: Sequence[Backup], state: Sequence[tuple[str, bytes]], readers: S
     logs = {}
     for log in told.logs:
         note = _note(log, keys[log.shard], epoch, new_ids[log.shard], now_us, chain[-1].name, why) if log.shard in keys else None
+        first = log.watermark if note is None else note.added_id + 1
+        at_us = max(now_us, log.last_created_at_us)
+        entries = [StoredCell(first + n, row_key, ERASED_COLUMN, 0, at_us, ERASED_BODY) for n, row_key in enumerate((erased or {}).get(log.shard, ()))]
         logs[log.shard] = RestoredLog(
             log.shard,
             log.log_start,
             log.watermark,
-            log.last_created_at_us if note is None else note.created_at_us,
+            at_us if note is not None or entries else log.last_created_at_us,
             [*log.epochs, (epoch, log.watermark)],
             note,
+            entries,
         )
-    columns = [*told.columns, *([RESTORED_COLUMN] if keys and RESTORED_COLUMN not in told.columns else [])]
+    added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
+    columns = [*told.columns, *(name for name in added if name not in told.columns)]
     revision = told.state_revision + REVISIONS_LEFT_OUT
     return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
 

@@ -136,16 +136,17 @@ class MySqlRestore:
     def complete(self, logs: Iterable[RestoredLog], columns: Sequence[str], state: Sequence[tuple[str, bytes]], state_revision: int) -> None:
         """The notes and the counters of a shard come in one transaction: a minion has both, or neither."""
         for log in logs:
-            note = [] if log.note is None else self._inserts(log.shard, [log.note])
-            ends = f"log_start = {log.log_start}, next_added_id = {log.next_added_id}, last_created_at = {sql_moment(log.last_created_at_us)}"
+            notes = self._inserts(log.shard, log.added) if log.added else []
+            erasures = f"erasures = erasures + {len(log.erased)}"
+            ends = f"{erasures}, log_start = {log.log_start}, next_added_id = {log.next_added_id}, last_created_at = {sql_moment(log.last_created_at_us)}"
             epochs = ",".join(f"({log.shard},{number},{first})" for number, first in log.epochs)
             with self._server.connection() as connection:
                 query(connection, "BEGIN")
                 self._commit(
                     connection,
                     [
-                        f"DELETE FROM {self._layout.database(log.shard)}.cell WHERE added_id >= {log.end}",  # a note of a run that was killed
-                        *note,
+                        f"DELETE FROM {self._layout.database(log.shard)}.cell WHERE added_id >= {log.end}",  # notes of a run that was killed
+                        *notes,
                         f"UPDATE {self._meta}.shard_counter SET {ends} WHERE shard = {log.shard}",
                         f"DELETE FROM {self._meta}.leader_epoch WHERE shard = {log.shard}",
                         f"INSERT INTO {self._meta}.leader_epoch VALUES {epochs}",

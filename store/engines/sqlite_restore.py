@@ -84,8 +84,8 @@ class SqliteTarget:
 
     def complete(self, plan: Plan) -> None:
         for log in plan.logs.values():
-            if log.note is not None:
-                self.load(log.shard, [log.note])
+            if log.added:
+                self.load(log.shard, log.added)
         with self._cells.write() as connection:
             connection.executemany(
                 "UPDATE shard_counter SET log_start = ?, next_added_id = ?, leader_epoch = ?, last_created_at_us = ? WHERE shard = ?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -17,13 +18,15 @@ from bridge.events.views import View
 from bridge.gateway.api_23_offset_for_leader_epoch import end_of_epoch
 from bridge.gateway.blocks import encode_range
 from bridge.gateway.topics import make_topic
-from store.backups.check import read_state, verify
+from bridge.triggers.parked import ParkedCell, ParkedCells
+from store.backups.check import dictionaries_known, read_state, verify
 from store.backups.create import Source, create
+from store.backups.erasures import erased_since
 from store.backups.folder import DAY_US, MANIFEST, Backup, BackupFolder
 from store.backups.manifest import Reader
 from store.backups.restore import EPOCHS_LEFT_OUT, RESTORED_COLUMN, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
-from store.body_codec import decode_body, forget_dictionaries
-from store.cells import NewCell, Outcome, StoredCell
+from store.body_codec import decode_body, forget_dictionaries, is_erased
+from store.cells import ERASED_COLUMN, NewCell, Outcome, StoredCell
 from store.datastore import Datastore
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
@@ -194,6 +197,70 @@ def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored
         assert store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
     with restored_into(tmp_path / "whole", folder, backed_up(source, folder)) as store:
         assert logs(store) == logs(source)
+
+
+@pytest.mark.parametrize("beyond", [0, 500])
+def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_of_an_older_one(
+    source: Datastore, folder: BackupFolder, tmp_path: Path, beyond: int
+) -> None:
+    before = logs(source)
+    first, second = (UUID(bytes=before[0][n].row_key) for n in (0, 1))
+    source.erase_row(first)
+    parked = ParkedCells(source.state)
+    third = UUID(bytes=before[0][2].row_key)
+    for number, row in enumerate((second, third)):
+        cell = ParkedCell(
+            group="g", topic="trips", partition=0, added_id=number, row_key=str(row), column_name="BASE", ref_key=0, error="no fare", attempts=1,
+            parked_at_us=0, last_tried_at_us=0,
+        )  # fmt: skip
+        source.state.commit(dict(parked.entry(cell)))
+    old = backed_up(source, folder)
+    source.erase_row(second)
+    later = backed_up(source, folder, old)
+    newest = backed_up(source, folder)
+    wanted = {0: [second.bytes]}
+    with dictionaries_known([old]):
+        assert erased_since([old], folder.look()[0]) == wanted
+        # A backup of an older program does not list its erasures: they are read from its cells.
+        unlisted = Backup(old.path, msgspec.structs.replace(old.manifest, erasures=None), old.sha256)
+        assert erased_since([unlisted], [later]) == wanted
+        # Nor is it asked what another datastore knows.
+        assert erased_since([old], [Backup(later.path, msgspec.structs.replace(later.manifest, datastore="rides"), later.sha256)]) == {}
+        assert erased_since(folder.chain(later), folder.look()[0]) == erased_since([newest], folder.look()[0]) == {}
+    end = old.manifest.logs[0].watermark
+    state = restored(read_state(old), NOW_US, [second.bytes])
+    made = plan([old], state, [], {0: end + beyond} if beyond else {}, NOW_US, "a test", wanted)
+    with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS) as target:
+        restore(made, target)
+    with Datastore.open_embedded(tmp_path / "new", "trips", SHARDS) as store:
+        [*cells, entry] = store.engine.scan(0, 0, 10_000)
+        assert (entry.added_id, entry.row_key, entry.column_name) == (end + (beyond + 1 if beyond else 0), second.bytes, ERASED_COLUMN)
+        gone = {first.bytes, second.bytes}
+        assert [is_erased(cell.body) for cell in cells] == [cell.row_key in gone or cell.column_name == ERASED_COLUMN for cell in cells]
+        assert [cell for cell in cells if cell.row_key not in gone and cell.added_id < end] == [cell for cell in before[0] if cell.row_key not in gone]
+        assert [each.row_key for each in ParkedCells(store.state).all()] == [str(third)]
+        assert store.put_new_cells([NewCell(second.bytes, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        assert store.erase_row(second).cells == 0
+        assert store.heads()[0].watermark == entry.added_id + 1
+
+
+def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_the_declared_time(source: Datastore, folder: BackupFolder) -> None:
+    row = UUID(int=5)
+    source.put_cell(row, "NOTES", 1, {"name": random.Random(5).randbytes(200).hex()})
+    [stored] = source.engine.row_cells(row.bytes)
+
+    def with_mark() -> set[str]:
+        return {path.parent.name for path in folder.path.rglob("*") if path.is_file() and stored.body in path.read_bytes()}
+
+    old = backed_up(source, folder)
+    source.erase_row(row)
+    on_old = backed_up(source, folder, old)
+    assert with_mark() == {old.name}
+    new = backed_up(source, folder)
+    for backup in reversed(folder.expired([_aged(old, 31), _aged(on_old, 2), _aged(new, 1)], 30, NOW_US)):
+        folder.remove(backup)
+    assert [backup.name for backup in folder.look()[0]] == [new.name]
+    assert with_mark() == set()
 
 
 def test_an_increment_on_another_log_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:

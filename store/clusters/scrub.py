@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from store.clusters.catching_up import wait_for_minions
 from store.clusters.failover import cluster_role
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_connections import query
-from store.engines.mysql_replication import check_mariadb
+from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_scrub import ServerScrub, scrubbing
-from store.errors import StorageUnavailable
+from store.errors import InvalidRequest, StorageUnavailable
 
 _META_TABLES = ("buffered_cell", "state_entry")
 
@@ -38,13 +37,13 @@ class ScrubbedServer:
 
 def scrub_cluster(cluster: ClusterServers, on_step: Callable[[str], None] = lambda _: None) -> list[ScrubbedServer]:
     """See the module. ``on_step`` is told what comes next. Raises StorageUnavailable when a node is away or does not follow: nothing is deleted then;
-    ProtectData for anything but MariaDB."""
+    InvalidRequest for anything but MariaDB."""
     role, silent = cluster_role(cluster)
     if away := [f"{name} ({why})" for name, why in silent.items()] or [name for name in cluster.servers if name not in (role.master, *role.minions)]:
         raise StorageUnavailable(f"cluster {cluster.name} is not scrubbed: every node has to be there and to follow {role.master}: {'; '.join(away)}")
     nodes = [*role.minions, role.master]
     for name in nodes:
-        check_mariadb(cluster.server(name))
+        _check_mariadb(cluster.server(name))
     _caught_up(cluster, nodes, role.master)
     done = [_scrub(cluster, name, on_step) for name in nodes]
     on_step(f"{cluster.name}: binary logs")
@@ -96,6 +95,13 @@ def _shards_concerned(cluster: ClusterServers, name: str) -> tuple[list[int], li
         concerned = query(connection, f"SELECT shard FROM {cluster.meta}.shard_counter WHERE erasures > 0 OR log_start > 0")
         kept = query(connection, f"SELECT shard FROM {cluster.meta}.shard_leaving ORDER BY shard")
     return [int(shard) for (shard,) in concerned], [int(shard) for (shard,) in kept]
+
+
+def _check_mariadb(server: MySqlServer) -> None:
+    with server.connection() as connection:
+        [(version,)] = query(connection, "SELECT VERSION()")
+    if "MariaDB" not in version:
+        raise InvalidRequest(f'{server} is MySQL {version}, and a scrub is made of MariaDB\'s statements: docs/operators.md, "Erasing a row", has it by hand')
 
 
 def _caught_up(cluster: ClusterServers, nodes: Sequence[str], master: str) -> None:

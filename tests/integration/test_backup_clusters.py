@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +12,7 @@ import pytest
 from bridge.backups.kept_state import belongs, restored
 from store.backups.check import read_state
 from store.backups.create import Source, create
+from store.backups.erasures import erased_since
 from store.backups.folder import Backup, BackupFolder
 from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
 from store.cells import NewCell, Outcome, StoredCell
@@ -79,8 +80,9 @@ def backed_up(store: Datastore, directory: Path) -> Backup:
 
 
 def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = None) -> Plan:
-    chain = BackupFolder(directory / "backups").chain(backup)
-    return plan(chain, restored(read_state(backup), NOW_US), [], new_ids or {}, NOW_US, "a test")
+    folder = BackupFolder(directory / "backups")
+    chain = folder.chain(backup)
+    return plan(chain, restored(read_state(backup), NOW_US), [], new_ids or {}, NOW_US, "a test", erased_since(chain, folder.look()[0]))
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
@@ -189,6 +191,23 @@ def test_a_restore_that_is_killed_is_opened_by_nobody_and_goes_on(failpoint: str
         note = found[1].pop()
         assert (note.added_id, note.column_name) == (ends(embedded)[1] + 20, RESTORED_COLUMN)
         assert found == logs(embedded)
+
+
+def test_rows_that_a_later_backup_knows_as_erased_are_erased_before_a_cluster_is_opened(embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path) -> None:
+    backup = backed_up(embedded, tmp_path)
+    row = logs(embedded)[0][0].row_key
+    embedded.erase_row(UUID(bytes=row))
+    backed_up(embedded, tmp_path)
+    set_failpoint("mysql.restore.before_open", "raise")
+    for killed in (True, False):
+        with target_of(servers_of([empty_mariadb], semi_sync=False)) as target, pytest.raises(FailpointReached) if killed else nullcontext():
+            restore(planned(tmp_path, backup), target)
+    with opened([empty_mariadb]) as store:
+        assert [each[:5] for each in logs(store)[0][:-1]] == [each[:5] for each in logs(embedded)[0][:-1]]
+        assert [each.body for cells in logs(store).values() for each in cells] == [each.body for cells in logs(embedded).values() for each in cells]
+        assert logs(store)[0][-1][:4] == logs(embedded)[0][-1][:4]
+        assert store.put_new_cells([NewCell(row, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
+        assert store.heads()[0].erasures
 
 
 def test_two_clusters_are_opened_when_both_are_whole(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:

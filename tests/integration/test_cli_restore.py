@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -122,6 +123,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_done(run_dir: Path, bac
         assert "--above" in str(error)
     assert isinstance(refused("restore", backups, "--into", tmp_path / "new", "--config", run_dir / "config.yaml", "--above", "9:5"), NotFound)
     assert not (tmp_path / "new").exists()
+
+
+def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(run_dir: Path, backups: Path, tmp_path: Path) -> None:
+    [old] = [json.loads(line)["backup"] for line in done("backup", "list", backups, "--json").splitlines()]
+    row = UUID(bytes=rides(0, 1)[0].row_key)
+    with Datastore.open_embedded(run_dir / "store", "trips", 4) as store:
+        store.erase_row(row)
+    done("backup", "create", backups, "--onto", "latest", "--run-dir", run_dir)
+    config = ("--config", run_dir / "config.yaml")
+    told = done("restore", backups, "--backup", old, "--into", tmp_path / "old", *config)
+    assert f"erased again, as later backups in the folder tell: 1 rows: {row}" in told.replace("\n", " ")
+    newest = json.loads(done("restore", backups, "--into", tmp_path / "newest", *config, "--json"))
+    assert newest["erased"] == []
+    for directory in ("old", "newest"):
+        with Datastore.open_embedded(tmp_path / directory / "store", "trips", 4) as store:
+            assert store.get_row(row) == {}
+            assert store.erase_row(row).cells == 0
 
 
 def test_backups_are_listed_and_pruned_by_the_declared_time(run_dir: Path, backups: Path) -> None:

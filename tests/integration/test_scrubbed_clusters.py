@@ -116,7 +116,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
         ends = {shard: head.next_added_id for shard, head in engine.heads().items()}
         wait_until(lambda: {shard: head.watermark for shard, head in engine.heads().items()} == ends, "the minion has all cells")
         # The frame of a body, behind its head.
-        needles = [cell.body[14:44] for row in erased[::3] for cell in engine.row_cells(row.bytes)]
+        needles = [cell.body[14:44] for row in erased[::5] for cell in engine.row_cells(row.bytes)]
         before = others(engine, erased, ends)
         for server in pair.servers.values():
             flushed(server)
@@ -142,7 +142,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
             {"cluster": "c1", "node": node, "tables": SHARDS + 2, "left": []} for node in ("b", "a")
         ], scrubbed.stderr
         for server in pair.servers.values():
-            wait_until(lambda server=server: found_in(server, needles) == {}, f"{server.url} has none of it: {found_in(server, needles)}")  # type: ignore[misc]
+            wait_until(lambda server=server: found_in(server, needles) == {}, f"no file of {server.url} has any of it")  # type: ignore[misc]
             assert ("trips_scrubbing",) not in server.sql("SHOW DATABASES")
         assert others(engine, erased, ends) == before, "every other cell is as before, at its place"
         wait_until(lambda: checksums(pair, "a") == checksums(pair, "b"), "the minion follows as before")

@@ -143,7 +143,7 @@ class PutStatements:
             if len(pieces) == 1:
                 statements = [*self._inserts(new, counters, encode), *last]
                 failpoint("mysql.put.before_commit")
-                commit_script(connection, statements)
+                commit_script(connection, statements, silent=True)
             else:
                 pipeline = Pipeline(connection)
                 for piece in pieces:

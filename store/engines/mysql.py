@@ -23,7 +23,7 @@ from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.log_start import check_scan
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
-from store.engines.mysql_connections import MySqlServer, query, query_all
+from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_erase import EraseStatements
 from store.engines.mysql_index import MySqlIndexes
@@ -106,7 +106,7 @@ class MySqlEngine:
         self._heads = f"SELECT GROUP_CONCAT(CONCAT_WS(',', {', '.join(fields)}) SEPARATOR ';') FROM {counters}"
         weighted = f"next_added_id + log_start + erasures + (leader_epoch + epoch_base) * {_EPOCH_WEIGHT} + CRC32(shard) * {_SHARD_WEIGHT}"
         self._token = f"SELECT COALESCE(SUM({weighted}), 0) FROM {counters}"
-        self._some = f"SELECT 1 FROM {counters} LIMIT 1"
+        self._unchanged = f"SELECT '' FROM {counters} LIMIT 1"
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find, single_node=True)
@@ -258,12 +258,16 @@ class MySqlEngine:
         return _heads(joined)
 
     def look(self, state_key: str, seen: int | None) -> Look:
-        """One round trip for all that a watcher asks about; ``seen`` is the token of the look before."""
+        """One statement for all that a watcher asks about; ``seen`` is the token of the look before.
+
+        Whoever follows a log looks at every node several times for each commit, and each answer more costs the driver as much as the first one: so it is one
+        row. Its text is empty when there are counters and none has changed, NULL when there are none.
+        """
         changed = "" if seen is None else f" WHERE ({self._token}) <> {seen}"
+        sql = f"SELECT ({self._state.select_value(state_key)}), COALESCE(({self._heads}{changed}), ({self._unchanged}))"
         with self._server.connection() as connection:
-            value, [(joined,)], some = query_all(connection, [self._state.select(state_key), self._heads + changed, self._some])
-        entry = value[0][0] if value else None
-        if joined is None and seen is not None and some:
+            [(entry, joined)] = query(connection, sql)
+        if seen is not None and joined is not None and not joined:
             return Look(entry, seen, None)
         heads = _heads(joined)
         # From the same rows, not from another look at them: what changes in between is found by the next look.

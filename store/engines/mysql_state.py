@@ -22,12 +22,12 @@ class MySqlState:
 
     def get(self, key: str) -> StateEntry | None:
         with self._server.connection() as connection:
-            rows = query(connection, self.select(key))
+            rows = query(connection, f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
         return StateEntry(key, rows[0][0], int(rows[0][1])) if rows else None
 
-    def select(self, key: str) -> str:
-        """The statement that reads an entry's value and version."""
-        return f"SELECT value, version FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}"
+    def select_value(self, key: str) -> str:
+        """The statement that reads an entry's value."""
+        return f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}"
 
     def list(self, prefix: str) -> list[StateEntry]:
         low = _literal(prefix)

@@ -1,7 +1,8 @@
 """What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches that wait for them to move.
 
 A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``. Where cells are shown only once a minion
-has them, a wake-up comes a millisecond or two too early: the counters are looked at again, in small steps, until what is committed is shown.
+has them, a wake-up comes a millisecond or two too early: the counters are looked at again, in small steps, until what is committed is shown. Wake-ups that
+come meanwhile are met by the next of these looks: a look asks every node of every cluster, so under load they are most of what a new cell costs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LogHeads:
         self._heads: dict[int, Head] = {}
         self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
         self._reading: asyncio.Future[dict[int, Head]] | None = None
-        self._again = self._following_up = False
+        self._woken = self._following = False
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
@@ -50,35 +51,43 @@ class LogHeads:
         self._take(await asyncio.shield(self._reading))
 
     def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
-        """Reads the counters in the background; calls while one is waiting to begin are one."""
-        if self._again:
+        """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one."""
+        self._woken = True
+        if self._following:
             return
-        self._again = True
+        self._following = True
 
         async def run() -> None:
-            self._again = False
             try:
-                await self.refresh()
-                await self._follow_up()
+                await self._follow()
             except Exception as error:
                 on_error(error)
+            finally:
+                self._following = False
 
         task = asyncio.get_running_loop().create_task(run())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
-    async def _follow_up(self) -> None:
-        if self._following_up:
-            return
-        self._following_up = True
-        try:
-            for wait_s in FOLLOW_UP_S:
-                if all(head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX for head in self._heads.values()):
-                    return
+    async def _follow(self) -> None:
+        """One look after the other, with a pause between them while committed cells are not shown.
+
+        A wake-up during a look may tell of a commit that it came too early for, so another look follows; nothing else runs between the last question whether
+        there was one and the end. One during a pause waits for its rest, 10 ms at most.
+        """
+        waits = iter(FOLLOW_UP_S)
+        while True:
+            if self._woken:
+                self._woken = False
+                waits = iter(FOLLOW_UP_S)
+            await self.refresh()
+            if not self._all_shown() and (wait_s := next(waits, None)) is not None:
                 await asyncio.sleep(wait_s)
-                await self.refresh()
-        finally:
-            self._following_up = False
+            elif not self._woken:
+                return
+
+    def _all_shown(self) -> bool:
+        return all(head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX for head in self._heads.values())
 
     async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
         """Returns when the watermark of one of the shards differs from the one that was seen, or after ``timeout_s``."""

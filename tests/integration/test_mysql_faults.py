@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,48 @@ def test_connections_that_the_server_closed_while_they_were_idle_are_not_used(en
     before = proxy.connections
     assert sum(map(len, (engine.scan(shard, 0, 100) for shard in range(SHARDS)))) == 10
     assert proxy.connections > before
+
+
+# --- few cells: all their statements have one answer where the server is MariaDB ------------------------------------------------
+
+
+@pytest.fixture(params=["MariaDB", "MySQL"])
+def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The kind of server that the engine believes it talks to. A put to all shards was sent for so many answers, the COMMIT's among them."""
+    asked: list[int] = []
+    run_script = mysql_connections.run_script
+
+    def counted(connection: Connection[Any], statements: Sequence[str]) -> None:
+        asked.append(len(statements))
+        run_script(connection, statements)
+
+    monkeypatch.setattr(mysql_connections, "run_script", counted)
+    if request.param == "MySQL":
+        monkeypatch.setattr(Connection, "get_server_info", lambda _: "8.0.36")
+    yield
+    # An INSERT for each shard and the counters' UPDATE; of a new column there is one more.
+    assert asked[-1] == 2 if request.param == "MariaDB" else asked[-1] >= SHARDS + 2
+
+
+@pytest.mark.usefixtures("answered")
+def test_few_cells_of_which_some_were_stored_before_are_each_told_what_they_came_to(engine: MySqlEngine) -> None:
+    engine.put(cells(10, first=100))
+    mixed = [*cells(40), *cells(10, first=100), new_cell(UUID(int=100), "BASE", 1, {"n": "another"}), *cells(3)]
+    outcomes = [result.outcome for result in engine.put(mixed)]
+    assert outcomes == [Outcome.STORED] * 40 + [Outcome.EXISTS] * 10 + [Outcome.CONFLICT] + [Outcome.EXISTS] * 3
+    assert_log_is_whole(engine, 50)
+
+
+@pytest.mark.usefixtures("answered")
+@pytest.mark.parametrize("failing", range(SHARDS))
+def test_when_one_of_the_statements_fails_those_before_it_are_rolled_back(engine: MySqlEngine, direct: Connection[Any], failing: int) -> None:
+    query(direct, f"RENAME TABLE trips_{failing:04d}.cell TO trips_{failing:04d}.away")
+    with pytest.raises(StorageUnavailable, match="nothing written"):
+        engine.put(cells(40))
+    query(direct, f"RENAME TABLE trips_{failing:04d}.away TO trips_{failing:04d}.cell")
+    assert stored(direct) == 0
+    assert [result.outcome for result in engine.put(cells(40))] == [Outcome.STORED] * 40
+    assert_log_is_whole(engine, 40)
 
 
 # --- many cells: statements are sent before those ahead of them are answered --------------------------------------------------

@@ -24,6 +24,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.watermarks = {0: 0, 1: 0}
+        self.waiting_for_a_minion = 0
+        """Cells of each shard that are committed, and not shown yet."""
         self.log_start = 0
         self.erasures = {0: 0, 1: 0}
         self.reads = 0
@@ -35,7 +37,8 @@ class Counters:
         self.reads += 1
         if self.error is not None:
             raise self.error
-        seen = {shard: Head(self.log_start, watermark, watermark, 0, 0, self.erasures[shard]) for shard, watermark in self.watermarks.items()}
+        waiting = self.waiting_for_a_minion
+        seen = {shard: Head(self.log_start, shown, shown + waiting, 0, 0, self.erasures[shard]) for shard, shown in self.watermarks.items()}
         self.looked.set()
         if self.hold is not None:
             assert self.hold.wait(10)
@@ -81,6 +84,12 @@ async def begun(heads: LogHeads, seen: dict[int, int], timeout_s: float = LONG_S
     waiting = asyncio.create_task(heads.wait_for_more(seen, timeout_s))
     await asyncio.sleep(0.01)
     return waiting
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not happened():  # noqa: ASYNC110 - what is counted is counted in another thread
+            await asyncio.sleep(0)
 
 
 def test_what_was_committed_before_a_refresh_is_seen_after_it_even_when_an_older_read_is_under_way() -> None:
@@ -189,5 +198,68 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
         heads.refresh_soon(tell)
         await asyncio.wait_for(waiting, 10)
         assert len(told) == 1
+
+    run(use)
+
+
+def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.gateway.heads.FOLLOW_UP_S", (LONG_S,))
+
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.waiting_for_a_minion = 1
+        before = counters.reads
+        while counters.reads == before or heads[0].next_added_id == 0:
+            heads.refresh_soon(pytest.fail)
+            await asyncio.sleep(0)
+        for _ in range(100):
+            heads.refresh_soon(pytest.fail)
+            await asyncio.sleep(0)
+        assert counters.reads - before == 1, "the next look comes after the pause"
+
+    run(use)
+
+
+def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.waiting_for_a_minion = 1
+        before = counters.reads
+        waiting = await begun(heads, {1: 0})
+        heads.refresh_soon(pytest.fail)
+        await until(lambda: counters.reads - before >= 2)
+        counters.watermarks[1] = 1
+        await asyncio.wait_for(waiting, 10)
+
+    run(use)
+
+
+def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.gateway.heads.FOLLOW_UP_S", (0.0, 0.0))
+
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.waiting_for_a_minion = 1
+        before = counters.reads
+        heads.refresh_soon(pytest.fail)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        assert counters.reads - before == 3, "a look at once, and one after each pause"
+        counters.waiting_for_a_minion = 0
+        counters.watermarks[1] = 1
+        waiting = await begun(heads, {1: 0})
+        heads.refresh_soon(pytest.fail)
+        await asyncio.wait_for(waiting, 10)
+
+    run(use)
+
+
+def test_a_wake_up_during_a_look_that_shows_everything_is_followed_by_another_look() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.hold = threading.Event()
+        counters.looked.clear()
+        heads.refresh_soon(pytest.fail)
+        await asyncio.to_thread(counters.looked.wait, 10)
+        waiting = await begun(heads, {0: 0})
+        counters.watermarks[0] = 1  # committed after the look that is under way
+        heads.refresh_soon(pytest.fail)
+        counters.hold.set()
+        await asyncio.wait_for(waiting, 10)
 
     run(use)

@@ -2,8 +2,9 @@
 
     1. BEGIN; lock the shards' counter rows, in ascending order (no two writers can wait for each other), and read them: the first read of the
        transaction, so everything after it sees what earlier holders of the locks committed.
-    2. one INSERT per shard, one UPDATE of the counters, COMMIT, all in one packet. Of many cells the INSERTs are sent piece by piece without waiting, so that
-       the server runs one piece while the bodies of the next are encoded; the COMMIT is sent when all of them have been answered well.
+    2. one INSERT per shard, one UPDATE of the counters, COMMIT, all in one packet; on MariaDB with one answer for all but the COMMIT. Of many cells the
+       INSERTs are sent piece by piece without waiting, so that the server runs one piece while the bodies of the next are encoded; the COMMIT is sent when
+       all of them have been answered well.
 
 The unique key on the triple finds duplicates; only when it complains is the transaction rolled back and run again with a look-up of each cell.
 Values are X'..' literals made here from bytes and numbers (five times faster than escaping); no text from outside is ever part of a statement.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bridge.events.record_headers import LeaderEpochs
-from bridge.export.limits import SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
+from bridge.export.limits import LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord, RecordEncoder
 from bridge.triggers.parked import ParkedCell
 from store.engines.contract import Engine, Head, LogRange
@@ -66,16 +66,20 @@ class BatchReader:
         return Batch(records, ends, too_large, cells, begun_s) if ends else None
 
     def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
+        """Live shards first, in at most half of the transaction, so that no shard waits until others have caught up; then those that have the next turn."""
         behind = [(shard, heads[shard].watermark - locations[shard]) for shard in self._shards if heads[shard].watermark > locations[shard]]
+        live = [(shard, cells) for shard, cells in behind if cells <= LIVE_CELLS_MAX]
+        far = [(shard, cells) for shard, cells in behind if cells > LIVE_CELLS_MAX]
         each = max(SCAN_SHARD_CELLS_MIN, cells_max // len(behind)) if behind else 0
         ranges: list[LogRange] = []
         left = cells_max
-        for shard, cells in behind:
-            limit = min(each, cells, left)
-            if limit <= 0:
-                break
-            ranges.append(LogRange(shard, locations[shard], limit))
-            left -= limit
+        for group, kept in ((live, cells_max // 2 if far else 0), (far, 0)):
+            for shard, cells in group:
+                limit = min(each, cells, left - kept)
+                if limit <= 0:
+                    break
+                ranges.append(LogRange(shard, locations[shard], limit))
+                left -= limit
         if ranges:  # those that had no turn come first the next time
             last = self._shards.index(ranges[-1].shard) + 1
             self._shards = self._shards[last:] + self._shards[:last]

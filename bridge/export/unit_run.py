@@ -191,13 +191,13 @@ class UnitRun:
                 context.throttle.wait(batch.cells, self.stop)
                 if self.stop.is_set():
                     return
-                if batch.records:
-                    self._producer_at_work().begin(batch.records)
                 begins = {**taken.locations, **batch.ends}
                 # Of a log that is behind the next batch is read meanwhile. Of one that is not, it is read when this one is committed: then it has what has
                 # come until then, which would wait for two transactions otherwise.
                 if self._behind(begins) >= READ_AHEAD_CELLS_MIN:
                     following = ahead.submit(reader.read, begins, self._heads, cells_max)
+                if batch.records:
+                    self._producer_at_work().begin(batch.records)
                 self._commit(batch)
         finally:
             if following is not None:

@@ -39,7 +39,7 @@ _JARS: Final = (
 _HEAP: Final = ("-Xms256m", "-Xmx2g")
 """As Kafka's own script for Connect has it."""
 
-_PREFIX: Final = "debezium"
+PREFIX: Final = "debezium"
 START_TIMEOUT_S: Final = 120.0
 """From starting the process to its first row."""
 
@@ -90,9 +90,9 @@ class Debezium:
         return int(self.process.memory_info().rss)
 
 
-def topics_of(shards: int) -> list[str]:
+def topics_of(shards: int, prefix: str = PREFIX) -> list[str]:
     """One for each shard's table."""
-    return [f"{_PREFIX}.trips_{shard:04d}.cell" for shard in range(shards)]
+    return [f"{prefix}.trips_{shard:04d}.cell" for shard in range(shards)]
 
 
 def make_topics(bootstrap: str, shards: int) -> None:
@@ -124,9 +124,9 @@ def consume_changes(connection: Connection, stop: Event, settings: dict[str, Any
 
 
 @contextmanager
-def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: Mapping[str, str]) -> Iterator[Debezium]:
+def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: Mapping[str, str], prefix: str = PREFIX) -> Iterator[Debezium]:
     """Connect with one connector on the MariaDB server at ``port`` (its root has no password). ``settings``: of the connector, beside those that it needs.
-    Raises JarsUnavailable."""
+    ``prefix``: of its topics, and of what it notes: one of another prefix knows nothing of it. Raises JarsUnavailable."""
     class_path = class_path_of(f"debezium-{DEBEZIUM_VERSION}-connect-{CONNECT_VERSION}", _JARS)
     databases = [f"trips_{shard:04d}" for shard in range(shards)]
     connector = {
@@ -138,11 +138,11 @@ def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: 
         "database.user": "root",
         "database.password": "",
         "database.server.id": "9001",
-        "topic.prefix": _PREFIX,
+        "topic.prefix": prefix,
         "database.include.list": ",".join(databases),
         "table.include.list": ",".join(f"{database}.cell" for database in databases),
         "schema.history.internal.kafka.bootstrap.servers": bootstrap,
-        "schema.history.internal.kafka.topic": "debezium-schema-history",
+        "schema.history.internal.kafka.topic": f"{prefix}-schema-history",
         "topic.creation.default.replication.factor": "1",
         "topic.creation.default.partitions": "1",
         **settings,
@@ -153,16 +153,16 @@ def debezium(directory: Path, bootstrap: str, port: int, shards: int, settings: 
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "key.converter.schemas.enable": "false",
         "value.converter.schemas.enable": "false",
-        "offset.storage.file.filename": str(directory / "connect.offsets"),
+        "offset.storage.file.filename": str(directory / f"{prefix}.offsets"),
         "listeners": f"http://127.0.0.1:{free_port()}",
     }
-    files = [_properties(directory / "worker.properties", worker), _properties(directory / "connector.properties", connector)]
-    log = directory / "connect.log"
+    files = [_properties(directory / f"{prefix}-worker.properties", worker), _properties(directory / f"{prefix}-connector.properties", connector)]
+    log = directory / f"{prefix}.log"
     with log.open("wb") as out:
         command = [shutil.which("java") or "java", *_HEAP, "-cp", class_path, "org.apache.kafka.connect.cli.ConnectStandalone", *files]
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory, env={**os.environ, "LC_ALL": "C"})
         try:
-            yield Debezium(psutil.Process(process.pid), bootstrap, topics_of(shards), log)
+            yield Debezium(psutil.Process(process.pid), bootstrap, topics_of(shards, prefix), log)
         finally:
             process.terminate()
             try:

@@ -167,14 +167,14 @@ def decode_body(stored: bytes) -> bytes:
 
 
 def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
-    """:func:`decode_body` of many, in order: one call into zstd for as many as have no dictionary, so a busy process gives up and takes back the interpreter's lock
-    once, not per body, and other threads run meanwhile. Bytes behind the end of a frame, which nothing writes, are told by :func:`decode_body` alone."""
+    """:func:`decode_body` of many, in order: one call into zstd for those without a dictionary, so a busy process gives up and takes back the interpreter's
+    lock once, not per body, and other threads run meanwhile. Bytes behind the end of a frame, which nothing writes, are told by :func:`decode_body` alone."""
     plain = [index for index, body in enumerate(stored) if body[:1] == _JSON_ZSTD]
     if len(plain) < _TOGETHER_FROM:
         return [decode_body(body) for body in stored]
     together: dict[int, bytes] = {}
     for indexes in _together(stored, plain):
-        frames = [stored[index][1:] for index in indexes]
+        frames: list[bytes | bytearray | memoryview] = [stored[index][1:] for index in indexes]
         try:
             decoded = _zstd.decompress_many(frames)
         except (zstandard.ZstdError, ValueError, MemoryError):
@@ -185,11 +185,14 @@ def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
 
 def _together(stored: Sequence[bytes], indexes: Sequence[int]) -> Iterator[list[int]]:
     """Those of bodies without a dictionary that may be decoded in one call, in order: they give up to ``_TOGETHER_BYTES_MAX`` by their frames' word, which zstd
-    holds them to. One whose frame claims what no body can have is left out."""
+    holds them to. One that has no frame, or whose frame claims what no body can have, is left out."""
     found: list[int] = []
     claimed = 0
     for index in indexes:
-        size = zstandard.frame_content_size(stored[index][1:_FRAME_HEAD])
+        try:
+            size = zstandard.frame_content_size(stored[index][1:_FRAME_HEAD])
+        except zstandard.ZstdError:
+            continue
         if not 0 < size <= BODY_BYTES_MAX:
             continue
         if claimed + size > _TOGETHER_BYTES_MAX and found:

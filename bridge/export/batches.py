@@ -30,13 +30,36 @@ class Batch:
     """When it was begun to be read, by the monotonic clock."""
 
 
+class Turns:
+    """Shards that take turns where not all of them fit: those that had none come first the next time."""
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self._shards = list(shards)
+
+    def take(self, behind: Mapping[int, int], each: int, cells_max: int) -> list[tuple[int, int]]:
+        """Shards and how many cells of each, at most ``each`` of one and ``cells_max`` of all. ``behind``: cells, at least one, of those that have any."""
+        taken: list[tuple[int, int]] = []
+        left = cells_max
+        for place, shard in enumerate(self._shards, 1):
+            if shard not in behind:
+                continue
+            if left <= 0:
+                break
+            taken.append((shard, min(each, behind[shard], left)))
+            left -= taken[-1][1]
+            turned = place
+        if taken:
+            self._shards = self._shards[turned:] + self._shards[:turned]
+        return taken
+
+
 class BatchReader:
     """Reads the batches of one unit, one after the other. Used by one thread at a time."""
 
     def __init__(self, engine: Engine, encoder: RecordEncoder, shards: Sequence[int]) -> None:
         self._engine = engine
         self._encoder = encoder
-        self._shards = list(shards)
+        self._live, self._far = Turns(shards), Turns(shards)
         self._epochs: dict[int, LeaderEpochs] = {}
         self._cells_max = TRANSACTION_CELLS_MAX
 
@@ -66,24 +89,16 @@ class BatchReader:
         return Batch(records, ends, too_large, cells, begun_s) if ends else None
 
     def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
-        """Live shards first, in at most half of the transaction, so that no shard waits until others have caught up; then those that have the next turn."""
-        behind = [(shard, heads[shard].watermark - locations[shard]) for shard in self._shards if heads[shard].watermark > locations[shard]]
-        live = [(shard, cells) for shard, cells in behind if cells <= LIVE_CELLS_MAX]
-        far = [(shard, cells) for shard, cells in behind if cells > LIVE_CELLS_MAX]
-        each = max(SCAN_SHARD_CELLS_MIN, cells_max // len(behind)) if behind else 0
-        ranges: list[LogRange] = []
-        left = cells_max
-        for group, kept in ((live, cells_max // 2 if far else 0), (far, 0)):
-            for shard, cells in group:
-                limit = min(each, cells, left - kept)
-                if limit <= 0:
-                    break
-                ranges.append(LogRange(shard, locations[shard], limit))
-                left -= limit
-        if ranges:  # those that had no turn come first the next time
-            last = self._shards.index(ranges[-1].shard) + 1
-            self._shards = self._shards[last:] + self._shards[:last]
-        return ranges
+        """Live shards first, in at most half of the transaction, so that none of them waits until others have caught up; then those that are far behind."""
+        live_max = LIVE_CELLS_MAX if cells_max >= 2 * LIVE_CELLS_MAX else 0  # of a transaction of a few cells all shards have their turn alike
+        live, far = dict[int, int](), dict[int, int]()
+        for shard, location in locations.items():
+            if (cells := heads[shard].watermark - location) > 0:
+                (live if cells <= live_max else far)[shard] = cells
+        each = max(SCAN_SHARD_CELLS_MIN, cells_max // max(1, len(live) + len(far)))
+        chosen = self._live.take(live, each, cells_max // 2 if far else cells_max)
+        chosen += self._far.take(far, each, cells_max - sum(limit for _, limit in chosen))
+        return [LogRange(shard, locations[shard], limit) for shard, limit in chosen]
 
     def _epochs_of(self, shard: int, newest: int) -> LeaderEpochs:
         known = self._epochs.get(shard)

@@ -159,14 +159,17 @@ class UnitRun:
     # --- taking over -----------------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        context = self._context
+        context, begun_s = self._context, time.monotonic()
         context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
         # Also after an error of one's own: the marks of the last commit may still be on their way, and a reader of commits would see the end before it.
         self._give_producer_up()
         self._note("waiting for the Kafka cluster to end what earlier exporters left open")
         self._producer = UnitProducer(context.export, self.unit, context.topic, self.stop, self._note)
         self._producer.fence()
+        fenced_s = time.monotonic()
         self._taken = taken = take_over(context, self.shards)
+        spent = f"{fenced_s - begun_s:.1f} s to end what was left open, {time.monotonic() - fenced_s:.1f} s to read the ends of its partitions"
+        _log.info("%s: unit %d was taken over: %s", context.export.group, self.unit, spent)
         self._saved, self.refused = {}, None
         for shard, location in taken.locations.items():
             self.progress[shard].location = location

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tests.faults.export_run import Reader
 
 SHARDS = 8
+UNITS = 4
 LIMIT_S = 120.0
 PAUSE_MAX_S = 5.0
 """I21: for how long a rolling restart may hold up a partition."""
@@ -136,6 +138,9 @@ def _broker(stage: Stage) -> list[str]:
 
 
 def _zookeeper(stage: Stage) -> list[str]:
+    until(lambda: _shares_are_settled(stage), "each exporter has its share again")
+    wanted = ends(stage.store)
+    until(lambda: _saved_up_to(stage, wanted), "the exporters that have the units work on them")
     stage.zookeeper.kill()
     time.sleep(0.5 * stage.scale.away_s)
     wanted = ends(stage.store)
@@ -143,6 +148,18 @@ def _zookeeper(stage: Stage) -> list[str]:
     time.sleep(0.5 * stage.scale.away_s)
     stage.zookeeper.start()
     return ["ZooKeeper was killed, cells were exported without it, and it was started again"]
+
+
+def _shares_are_settled(stage: Stage) -> bool:
+    """Whether nobody's share is about to change. A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go on."""
+    shares = Counter(stage.owners().values())
+    return set(shares) == set(stage.processes) and max(shares.values()) - min(shares.values()) <= SHARDS // UNITS
+
+
+def _saved_up_to(stage: Stage, wanted: Mapping[int, int]) -> bool:
+    """Whether the owner of each shard has saved that it came so far: its claim held then, and the unit was taken over."""
+    offsets = stage.coordinator.fetch_offsets(stage.export.group)
+    return all((found := offsets.get((stage.store.name, shard))) is not None and found.offset >= wanted[shard] for shard in wanted)
 
 
 def _network(stage: Stage) -> list[str]:

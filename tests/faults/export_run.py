@@ -25,7 +25,7 @@ from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
 from bridge.export.verify import verify_export
 from store.datastore import Datastore
-from tests.faults.export_faults import BRIEF, EXPORT_KINDS, FAULTS, FULL, LIMIT_S, SHARDS, SHORT_TIMEOUT_S, ExportScale, Link, Stage, has_come_to, until
+from tests.faults.export_faults import BRIEF, EXPORT_KINDS, FAULTS, FULL, LIMIT_S, SHARDS, SHORT_TIMEOUT_S, UNITS, ExportScale, Link, Stage, has_come_to, until
 from tests.faults.run import FaultRun
 from tests.integration.export_steps import LEASE_S, Exporter, Writer, check_equal, ends, export_to, put
 from tests.services.free_ports import free_ports
@@ -35,7 +35,6 @@ from tests.services.tcp_proxy import TcpProxy
 
 __all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "run_export_faults"]
 
-UNITS = 4
 RECOVERY_MAX_S = 10.0
 """I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed."""
 

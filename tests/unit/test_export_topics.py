@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,12 +16,14 @@ from bridge.events.record_headers import LeaderEpochs
 from bridge.events.views import Condition
 from bridge.export.batches import BatchReader, Throttle
 from bridge.export.declaration import Export
-from bridge.export.limits import TRANSACTION_CELLS_MAX, UNITS
+from bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_CELLS_MAX, UNITS
 from bridge.export.records import CLAIM_CHECK, RecordEncoder
 from bridge.export.settled import Settled, settle, settled, start_over
 from bridge.export.topics import check_partitions, check_settings, wanted_settings
 from bridge.export.translate import Found, offset_of
+from store.cells import StoredCell
 from store.datastore import Datastore
+from store.engines.contract import Engine, Head, LogRange
 from store.errors import InvalidRequest, ProtectData
 from tests.integration.export_steps import put
 
@@ -128,6 +132,39 @@ def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) 
         locations |= batch.ends
     assert records == 12_000
     assert locations == {shard: head.watermark for shard, head in heads.items()}
+
+
+class Scanned:
+    """An engine of which only the heads matter: it notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.ranges: list[LogRange] = []
+
+    def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        self.ranges = list(ranges)
+        return [[] for _ in ranges]
+
+
+@given(st.lists(st.integers(0, 3 * LIVE_CELLS_MAX) | st.integers(5_000, 50_000), min_size=1, max_size=200), st.sampled_from([1, 100, TRANSACTION_CELLS_MAX]))
+def test_live_shards_are_in_the_next_transaction_and_those_far_behind_take_turns(behind: list[int], cells_max: int) -> None:
+    engine = Scanned()
+    reader = BatchReader(cast("Engine", engine), RecordEncoder(EXPORT, "trips", 1), range(len(behind)))
+    heads = {shard: Head(0, cells, cells, 1, 0) for shard, cells in enumerate(behind)}
+    locations = dict.fromkeys(heads, 0)
+    live = {shard for shard, cells in enumerate(behind) if 0 < cells <= LIVE_CELLS_MAX}
+    waiting = {shard for shard, cells in enumerate(behind) if cells}
+    few = sum(behind[shard] for shard in live) <= (cells_max if waiting == live else cells_max // 2)
+    turns: set[int] = set()
+    for _ in range(len(behind) + 1):
+        engine.ranges = []
+        reader.read(locations, heads, cells_max)
+        asked = {each.shard: each.limit for each in engine.ranges}
+        assert sum(asked.values()) <= cells_max
+        assert bool(asked) == bool(waiting)
+        if few and cells_max >= 2 * LIVE_CELLS_MAX:
+            assert {shard: asked.get(shard) for shard in live} == {shard: behind[shard] for shard in live}
+        turns |= asked.keys()
+    assert turns == waiting
 
 
 def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:

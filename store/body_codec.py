@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgpack
@@ -43,15 +43,8 @@ ERASED_BODY: Final = bytes([CODEC_ERASED])
 """What is stored in the place of a body that was erased."""
 
 _ZSTD_LEVEL: Final = 3
-_JSON_ZSTD: Final = bytes([CODEC_JSON_ZSTD])
-_FRAME_HEAD: Final = 1 + 18
-"""Where the longest head of a frame ends behind the codec: it says how long the content is."""
-
 _TOGETHER_FROM: Final = 8
 """Bodies from which one call for all is cheaper than a call each."""
-
-_TOGETHER_BYTES_MAX: Final = 4 << 20
-"""Canonical JSON that one call decodes, bytes: it holds all of it twice."""
 
 DICTIONARY_BODY_BYTES_MAX: Final = 32 << 10
 """Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are those for short content, and a longer body has enough of its own
@@ -74,9 +67,7 @@ class _PerThread(threading.local):
         compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
         self.compress = compressor.compress
         self.compress_many = compressor.multi_compress_to_buffer
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
-        self.decompress = decompressor.decompress
-        self.decompress_many = decompressor.multi_decompress_to_buffer
+        self.decompress = zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress
         self._compressors: dict[KnownDictionary, zstandard.ZstdCompressor] = {}
         self.decompress_with: dict[bytes, _Decompress] = {}
         """By a dictionary's id, as bodies have it: the quickest way, for all but the first body of each."""
@@ -166,44 +157,6 @@ def decode_body(stored: bytes) -> bytes:
     raise DataDamaged(f"a stored body names codec {stored[0]}, which this version does not know")
 
 
-def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
-    """:func:`decode_body` of many, in order: one call into zstd for those without a dictionary, so a busy process gives up and takes back the interpreter's
-    lock once, not per body, and other threads run meanwhile. Bytes behind the end of a frame, which nothing writes, are told by :func:`decode_body` alone."""
-    plain = [index for index, body in enumerate(stored) if body[:1] == _JSON_ZSTD]
-    if len(plain) < _TOGETHER_FROM:
-        return [decode_body(body) for body in stored]
-    together: dict[int, bytes] = {}
-    for indexes in _together(stored, plain):
-        frames: list[bytes | bytearray | memoryview] = [stored[index][1:] for index in indexes]
-        try:
-            decoded = _zstd.decompress_many(frames)
-        except (zstandard.ZstdError, ValueError, MemoryError):
-            continue  # one of them is damaged: each by itself says which
-        together.update(zip(indexes, [decoded[number].tobytes() for number in range(len(decoded))], strict=True))
-    return [together[index] if index in together else decode_body(body) for index, body in enumerate(stored)]
-
-
-def _together(stored: Sequence[bytes], indexes: Sequence[int]) -> Iterator[list[int]]:
-    """Those of bodies without a dictionary that may be decoded in one call, in order: they give up to ``_TOGETHER_BYTES_MAX`` by their frames' word, which zstd
-    holds them to. One that has no frame, or whose frame claims what no body can have, is left out."""
-    found: list[int] = []
-    claimed = 0
-    for index in indexes:
-        try:
-            size = zstandard.frame_content_size(stored[index][1:_FRAME_HEAD])
-        except zstandard.ZstdError:
-            continue
-        if not 0 < size <= BODY_BYTES_MAX:
-            continue
-        if claimed + size > _TOGETHER_BYTES_MAX and found:
-            yield found
-            found, claimed = [], 0
-        found.append(index)
-        claimed += size
-    if found:
-        yield found
-
-
 def is_erased(stored: bytes) -> bool:
     """Whether a stored body is the mark of an erased one."""
     return stored == ERASED_BODY
@@ -212,7 +165,7 @@ def is_erased(stored: bytes) -> bool:
 def decoded_bytes_bound(stored: bytes) -> int:
     """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding."""
     if stored[0] == CODEC_JSON_ZSTD:
-        return int(zstandard.frame_content_size(stored[1:_FRAME_HEAD]))
+        return int(zstandard.frame_content_size(stored[1:19]))
     if stored[0] == CODEC_JSON_DICTIONARY:
         return int(zstandard.frame_content_size(stored[_DICTIONARY_FRAME : _DICTIONARY_FRAME + 18]))
     if stored == ERASED_BODY:

@@ -9,12 +9,11 @@ import math
 from typing import Any
 
 import pytest
-import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store import json_body
-from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_bodies, decode_body, encode_body
+from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
 from store.errors import BodyTooLarge, DataDamaged, InvalidBody
 from store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 
@@ -45,39 +44,6 @@ def test_every_json_object_round_trips_exactly_through_both_codecs(body: dict[st
     assert identical(json_body.parse(text), body)
     for codec in (CODEC_MSGPACK_ZLIB, CODEC_JSON_ZSTD):
         assert decode_body(encode_body(text, codec)) == text
-
-
-@given(st.lists(st.tuples(BODIES, st.sampled_from([CODEC_JSON_ZSTD, CODEC_JSON_ZSTD, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, None])), max_size=30))
-def test_many_bodies_decode_as_each_does(bodies: list[tuple[dict[str, Any], int | None]]) -> None:
-    stored = [ERASED_BODY if codec is None else encode_body(json_body.canonical(body), codec) for body, codec in bodies]
-    assert decode_bodies(stored) == [decode_body(each) for each in stored]
-
-
-def test_many_large_bodies_decode_a_few_at_a_time() -> None:
-    texts = [json_body.canonical({"n": number, "text": chr(97 + number) * 900_000}) for number in range(12)]
-    assert decode_bodies([encode_body(text) for text in texts]) == texts
-
-
-@given(st.integers(0, 19), st.integers(0, 200), st.integers(0, 7))
-def test_one_damaged_body_among_many_is_never_shown_as_another(which: int, byte: int, bit: int) -> None:
-    texts = [json_body.canonical({"n": number, "text": f"{number:x}" * 8}) for number in range(20)]
-    stored = [encode_body(text) for text in texts]
-    damaged = bytearray(stored[which])
-    damaged[byte % len(damaged)] ^= 1 << bit
-    stored[which] = bytes(damaged)
-    try:
-        assert decode_bodies(stored) == texts
-    except DataDamaged:
-        with pytest.raises(DataDamaged):
-            decode_body(stored[which])
-
-
-def test_a_body_that_is_cut_or_empty_or_claims_too_much_is_refused_among_many() -> None:
-    good = [encode_body(json_body.canonical({"n": number})) for number in range(20)]
-    huge = b"\x02" + zstandard.ZstdCompressor().compress(b" " * (BODY_BYTES_MAX + 1))
-    for bad in (good[3][:-1], good[3][:5], b"\x02", b"", b"\x02not a frame", huge):
-        with pytest.raises(DataDamaged):
-            decode_bodies([*good[:3], bad, *good[4:]])
 
 
 @given(BODIES)

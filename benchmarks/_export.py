@@ -25,9 +25,9 @@ SHARDS = 16
 TIMEOUT_S = 60.0
 
 
-def export_of(bootstrap: str) -> Export:
-    """As it comes, into a broker of one node."""
-    return Export("trips", bootstrap, replication_factor=1).check()
+def export_of(bootstrap: str, name: str = TOPIC) -> Export:
+    """As it comes, into a topic of its name, on a broker of one node."""
+    return Export(name, bootstrap, topic=name, replication_factor=1).check()
 
 
 def make_topic(bootstrap: str) -> None:
@@ -38,7 +38,7 @@ def make_topic(bootstrap: str) -> None:
 
 def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """A process's body: exports until it is stopped; tells ``(seconds, CPU seconds)`` once ``cells`` have been exported. ``config``: of an instance on
-    MariaDB; an embedded datastore in ``directory`` without."""
+    MariaDB; an embedded datastore in ``directory`` without. ``name``: of the export; each begins with the first cell."""
     config = settings.get("config")
     datastore = open_datastore(load_config(Path(config)), Path(config).parent) if config else Datastore.open_embedded(Path(settings["directory"]))
     begun_s, begun_cpu_s, told = time.monotonic(), time.process_time(), False
@@ -53,7 +53,7 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
                 connection.send((time.monotonic() - begun_s, time.process_time() - begun_cpu_s))
 
         run_exporter(
-            [export_of(settings["bootstrap"])],
+            [export_of(settings["bootstrap"], settings.get("name", TOPIC))],
             datastore,
             StoreCoordinator(datastore.state),
             "benchmark",

@@ -33,6 +33,13 @@ class Instance:
     run_dir: RunDir
     gateways: tuple[str, ...]
 
+    @property
+    def master(self) -> psutil.Process:
+        """The process of the first server."""
+        process = self.servers[0].process
+        assert process is not None
+        return psutil.Process(process.pid)
+
     def end_gateways(self) -> None:
         """By SIGTERM; returns when they are gone."""
         for name in self.gateways:

@@ -1,24 +1,28 @@
 """The first export of a log into Apache Kafka: cells a second from MariaDB and from an embedded store, with the CPU and the memory that it takes; and beside it
-the initial snapshot of Debezium on Kafka Connect, from the same MariaDB into the same broker, one after the other.
+the initial snapshot of Debezium on Kafka Connect, from the same MariaDB into the same broker, in turns.
 
-``CELLS`` taxi cells in 16 shards, one exporter as it comes, one broker on the same machine. The limit is five times Debezium's rate, with less CPU a row and a
-quarter of its memory. The exporter's time runs from its start to its last commit, its CPU as well; Debezium's from its first row in a topic to its last: what
-it takes to start is left out. Where its jars cannot be had, its rate on such a machine stands for it: 14,400 rows/s.
+``CELLS`` taxi cells in 16 shards, one exporter as it comes, one broker on the same machine; medians of ``RUNS`` runs of each. The limit is five times
+Debezium's rate, with less CPU a row and a quarter of its memory. The exporter's time runs from its start to its last commit, its CPU as well; Debezium's from
+its first row in a topic to its last: what it takes to start is left out. The broker's and MariaDB's CPU for the same rows is told too. Where Debezium's jars
+cannot be had, its rate on such a machine stands for it: 14,400 rows/s.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from benchmarks import Figure, at_least, at_most
 from benchmarks._debezium import START_TIMEOUT_S, debezium
 from benchmarks._export import SHARDS, export
-from benchmarks._kafka_broker import JarsUnavailable, kafka_broker
+from benchmarks._kafka_broker import JarsUnavailable, kafka_broker, kafka_broker_process
 from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process, Worker
 from benchmarks.gateway_read import PUT_CELLS
@@ -27,6 +31,7 @@ from store.client import Client
 
 CELLS = 500_000
 EMBEDDED_CELLS = 200_000
+RUNS = 3
 DEBEZIUM_ROWS_PER_S = 14_400
 TIMES_DEBEZIUM = 5
 MEMORY_PART = 0.25
@@ -34,42 +39,48 @@ TIMEOUT_S = 600.0
 
 
 class Copied(NamedTuple):
-    """Rows a second, microseconds of CPU a row, resident mebibytes at the end."""
+    """Rows a second, microseconds of CPU a row, resident mebibytes at the end. ``servers_cpu_us``: of MariaDB's master and the broker meanwhile."""
 
     per_s: float
     cpu_us: float
     memory_mib: float
+    servers_cpu_us: float = 0.0
 
 
-def figures(cells: int = CELLS, embedded_cells: int = EMBEDDED_CELLS, *, with_mariadb: bool = True) -> Iterator[Figure]:
+def figures(cells: int = CELLS, embedded_cells: int = EMBEDDED_CELLS, runs: int = RUNS, *, with_mariadb: bool = True) -> Iterator[Figure]:
     """Measures; see the module. Raises RuntimeError where no broker, or no MariaDB, can be had."""
     try:
         if with_mariadb:
-            yield from _from_mariadb(cells)
+            yield from _from_mariadb(cells, runs)
         yield from _from_embedded(embedded_cells)
     except JarsUnavailable as reason:
         raise RuntimeError(f"no Kafka: {reason}") from reason
 
 
-def _from_mariadb(cells: int) -> Iterator[Figure]:
+def _from_mariadb(cells: int, runs: int) -> Iterator[Figure]:
+    owns: list[Copied] = []
+    peers: list[Copied] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         instance = stack.enter_context(mariadb_instance(semi_sync=False))
         _put(instance.url, cells)
-        bootstrap = stack.enter_context(kafka_broker(directory))
-        own = _exported(cells, bootstrap, {"config": str(instance.config)})
-        try:
-            peer = _snapshot(cells, directory, bootstrap, instance.servers[0].port)
-        except JarsUnavailable:
-            peer = None
+        bootstrap, broker = stack.enter_context(kafka_broker_process(directory))
+        servers = [broker, instance.master]
+        with suppress(JarsUnavailable):
+            for run in range(runs):
+                owns.append(_exported(cells, bootstrap, {"config": str(instance.config), "name": f"trips-{run}"}, servers))
+                peers.append(_snapshot(cells, directory, bootstrap, instance.servers[0].port, f"debezium-{run}", servers))
+    own, peer = _median(owns), _median(peers) if peers else None
     name, beside = "export-backfill mariadb", "Debezium's initial snapshot"
     if peer is None:
         yield Figure(name, own.per_s, "cells/s", f"{beside}, elsewhere", DEBEZIUM_ROWS_PER_S, at_least(TIMES_DEBEZIUM * DEBEZIUM_ROWS_PER_S))
         yield Figure(f"{name} cpu", own.cpu_us, "µs/cell")
+        yield Figure(f"{name} servers' cpu", own.servers_cpu_us, "µs/cell")
         yield Figure(f"{name} memory", own.memory_mib, "MiB")
         return
     yield Figure(name, own.per_s, "cells/s", beside, peer.per_s, at_least(TIMES_DEBEZIUM * peer.per_s))
     yield Figure(f"{name} cpu", own.cpu_us, "µs/cell", beside, peer.cpu_us, at_most(peer.cpu_us))
+    yield Figure(f"{name} servers' cpu", own.servers_cpu_us, "µs/cell", beside, peer.servers_cpu_us)
     yield Figure(f"{name} memory", own.memory_mib, "MiB", "Connect with it", peer.memory_mib, at_most(MEMORY_PART * peer.memory_mib))
 
 
@@ -91,16 +102,27 @@ def _put(url: str, cells: int) -> None:
                 result.or_raise()
 
 
-def _exported(cells: int, bootstrap: str, settings: dict[str, str]) -> Copied:
+def _exported(cells: int, bootstrap: str, settings: dict[str, str], servers: Sequence[psutil.Process] = ()) -> Copied:
     with Process(export, bootstrap=bootstrap, cells=cells, **settings) as exporter:
         exporter.told()
+        servers_begun_s = _cpu_seconds(servers)
         seconds, cpu_s = exporter.told(TIMEOUT_S)
-        return Copied(cells / seconds, cpu_s / cells * 1e6, exporter.rss_bytes() / 2**20)
+        servers_s = _cpu_seconds(servers) - servers_begun_s
+        return Copied(cells / seconds, cpu_s / cells * 1e6, exporter.rss_bytes() / 2**20, servers_s / cells * 1e6)
 
 
-def _snapshot(cells: int, directory: Path, bootstrap: str, port: int) -> Copied:
-    with debezium(directory, bootstrap, port, SHARDS, {}) as running:
+def _snapshot(cells: int, directory: Path, bootstrap: str, port: int, prefix: str, servers: Sequence[psutil.Process]) -> Copied:
+    with debezium(directory, bootstrap, port, SHARDS, {}, prefix) as running:
         begun_s = running.wait_rows(1, START_TIMEOUT_S)
-        begun_cpu_s = running.cpu_seconds()
+        begun_cpu_s, servers_begun_s = running.cpu_seconds(), _cpu_seconds(servers)
         seconds = running.wait_rows(cells, TIMEOUT_S) - begun_s
-        return Copied(cells / seconds, (running.cpu_seconds() - begun_cpu_s) / cells * 1e6, running.rss_bytes() / 2**20)
+        cpu_s, servers_s = running.cpu_seconds() - begun_cpu_s, _cpu_seconds(servers) - servers_begun_s
+        return Copied(cells / seconds, cpu_s / cells * 1e6, running.rss_bytes() / 2**20, servers_s / cells * 1e6)
+
+
+def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+def _median(runs: Sequence[Copied]) -> Copied:
+    return Copied(*map(statistics.median, zip(*runs, strict=True)))

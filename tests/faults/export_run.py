@@ -84,6 +84,7 @@ class Reader(threading.Thread):
 def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale = FULL) -> FaultRun:
     """Runs and checks. What is hit, and when, follows from the seed."""
     chance, result = random.Random(f"{kind}-{seed}"), FaultRun(kind, seed)
+    healed_at: list[str] = []
     with ExitStack() as stack:
         zookeeper = ZooKeeper(directory / "zookeeper")
         stack.callback(zookeeper.kill)
@@ -123,6 +124,7 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
                 before = sum(writer.cells for writer in writers)
                 result.witnessed += FAULTS[kind](stage)
                 healed_s, wanted = time.monotonic(), ends(store)
+                healed_at.append(time.strftime("%H:%M:%S"))  # as the exporters' logs say it
                 until(lambda wanted=wanted: has_come_to(export, wanted), "everything is exported that was put before")  # type: ignore[misc]
                 result.recovery_s.append(time.monotonic() - healed_s)
                 result.operations_inside += sum(writer.cells for writer in writers) - before  # others recover from a kill: it lasts until then
@@ -135,7 +137,8 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
         finally:
             for thread in (*writers, reader):
                 thread.stop()
-        slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S + 2 * LEASE_S]
+        recoveries = zip(result.recovery_s, healed_at, strict=False)  # the last one may never have come
+        slow = [f"recovery from what had healed at {at} took {each:.1f} s" for each, at in recoveries if each > RECOVERY_MAX_S + 2 * LEASE_S]
         result.violations |= stage.violations
         result.violations["I21"] = [*result.violations.get("I21", []), *slow]
         result.violations["I15"] = [*reader.violations, *_differences(store, export)]

@@ -29,6 +29,7 @@ from bridge.export.kafka_clients import consumer_of
 from bridge.export.tails import read_tails
 from bridge.triggers.lag import LagReader
 from store.datastore import Datastore
+from store.errors import Unavailable
 from tests.faults.invariants import Violations
 from tests.integration.export_steps import Exporter, ends, pause, put
 from tests.services.local_kafka import Kafka
@@ -138,9 +139,10 @@ def _broker(stage: Stage) -> list[str]:
 
 
 def _zookeeper(stage: Stage) -> list[str]:
-    until(lambda: _shares_are_settled(stage), "each exporter has its share again")
-    wanted = ends(stage.store)
-    until(lambda: _saved_up_to(stage, wanted), "the exporters that have the units work on them")
+    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go on.
+    until(lambda: _shares_are_settled(stage), "each exporter has its share")
+    before = ends(stage.store)
+    until(lambda: _saved_up_to(stage, before), "the exporters that have the units work on them")
     stage.zookeeper.kill()
     time.sleep(0.5 * stage.scale.away_s)
     wanted = ends(stage.store)
@@ -151,14 +153,20 @@ def _zookeeper(stage: Stage) -> list[str]:
 
 
 def _shares_are_settled(stage: Stage) -> bool:
-    """Whether nobody's share is about to change. A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has go on."""
-    shares = Counter(stage.owners().values())
+    """Whether each exporter has as much as the others: nothing is about to change hands then."""
+    try:
+        shares = Counter(stage.owners().values())
+    except Unavailable:  # this run's own connection is not back yet
+        return False
     return set(shares) == set(stage.processes) and max(shares.values()) - min(shares.values()) <= SHARDS // UNITS
 
 
 def _saved_up_to(stage: Stage, wanted: Mapping[int, int]) -> bool:
     """Whether the owner of each shard has saved that it came so far: its claim held then, and the unit was taken over."""
-    offsets = stage.coordinator.fetch_offsets(stage.export.group)
+    try:
+        offsets = stage.coordinator.fetch_offsets(stage.export.group)
+    except Unavailable:
+        return False
     return all((found := offsets.get((stage.store.name, shard))) is not None and found.offset >= wanted[shard] for shard in wanted)
 
 

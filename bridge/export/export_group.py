@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -23,11 +24,11 @@ from bridge.export.batches import Throttle
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import admin_of
 from bridge.export.kafka_errors import error_of, words
-from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S
+from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
 from bridge.export.records import RecordEncoder
 from bridge.export.schema_ids import schema_id_for, typed_format
 from bridge.export.settled import settle, settled
-from bridge.export.taking_over import ExportContext
+from bridge.export.taking_over import ExportContext, look_again
 from bridge.export.topics import ensure_topic
 from bridge.export.unit_run import UnitRun
 from bridge.triggers.control import Control, Hold, poke_of, tell_workers
@@ -68,6 +69,8 @@ class ExportGroup:
         self._threads = WorkThreads(1)
         self._preparing: Future[None] | None = None
         self._prepare_at_s = 0.0
+        self._looking: Future[None] | None = None
+        self._topic_at_s = 0.0
         self._waits: str = "not started"
         self.refused: ProtectData | None = None
         """Why the export cannot begin at all, as long as it is so."""
@@ -97,6 +100,7 @@ class ExportGroup:
         self._collect_ended()
         if self._stands_aside(now_s) or (context := self._prepared(now_s)) is None:
             return
+        self._look_at_topic(context, now_s)
         session = self.standing.session
         if now_s < self._look_at_s and session.epoch == self._epoch:
             return
@@ -200,6 +204,16 @@ class ExportGroup:
             raise error
         self._prepare_at_s = now_s + wait_s
         _log.warning("%s %s", self.export.group, self._waits)
+
+    def _look_at_topic(self, context: ExportContext, now_s: float) -> None:
+        """Now and then, while there are units at work: partitions may be added and settings changed at any time, and nothing that is sent would fail of it."""
+        if self._looking is not None and self._looking.done():
+            error, self._looking = self._looking.exception(), None
+            if error is not None and not isinstance(error, (KafkaException, CellfeedError)):
+                raise error  # a cluster that does not answer is asked again; who exports to it waits for it anyway
+        if self._looking is None and self._runs and now_s >= self._topic_at_s:
+            self._topic_at_s = now_s + TOPIC_LOOK_S
+            self._looking = self._threads.submit(partial(look_again, context))
 
     def _divide(self, context: ExportContext) -> None:
         session = self.standing.session

@@ -58,6 +58,9 @@ BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 5.0
 """Waits between attempts while the cluster is away; doubling from the first."""
 
+TOPIC_LOOK_S: Final = 30.0
+"""How often an exporter at work looks whether its topic is still what an export needs: two requests to the cluster."""
+
 REFUSED_LOOK_S: Final = 5.0
 """How often a unit that stands still looks whether what keeps it has been mended."""
 

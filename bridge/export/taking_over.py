@@ -56,6 +56,8 @@ class ExportContext:
     records: int = 0
     repaired: list[str] = field(default_factory=list)
     """Where a saved offset disagreed with its partition, as it was logged; the latest of them."""
+    unfit: str | None = None
+    """Why the topic must not be exported to any more, found since a unit was taken over; None while nothing is known."""
 
     def counted(self, batch: Batch) -> None:
         """Counts for the progress bar; a few that are lost between threads are no harm."""
@@ -66,6 +68,7 @@ class ExportContext:
 def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:
     """Raises ProtectData with the reason when one of the shards cannot go on; KafkaException, Unavailable."""
     _check_topic(context)
+    context.unfit = None
     with closing(consumer_of(context.export)) as consumer:
         tails = read_tails(consumer, context.topic, shards)
     name, group = context.datastore.name, context.export.group
@@ -114,6 +117,17 @@ def _check_topic(context: ExportContext) -> None:
         )
     _log.warning("%s: topic %r was deleted and made again: the export begins again in it, as configured", export.group, context.topic)
     context.settled = start_over(context.datastore, export, context.settled, facts.topic_id)
+
+
+def look_again(context: ExportContext) -> None:
+    """Whether the topic, to which units are at work, is still fit: sets :attr:`ExportContext.unfit`. Who stops for it takes its unit over anew, and there it is
+    decided what becomes of it. Raises KafkaException, Unavailable where the cluster does not tell."""
+    try:
+        facts = ensure_topic(admin_of(context.export), context.export, context.topic, context.datastore.shards, make=False)
+    except ProtectData as error:
+        context.unfit = str(error)
+    else:
+        context.unfit = None if facts.topic_id == context.settled.topic_id else f"topic {context.topic!r} was deleted and made again"
 
 
 def _foreign(context: ExportContext, last: dict[int, LastRecord | None], heads: Mapping[int, Head]) -> list[str]:

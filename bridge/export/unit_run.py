@@ -185,6 +185,8 @@ class UnitRun:
         following: Future[Batch | None] | None = None
         try:
             while not self.stop.is_set():
+                if (unfit := context.unfit) is not None:
+                    raise ProtectData(unfit)
                 told, heads = self._told, self._heads
                 batch = following.result() if following is not None else None
                 following = None

@@ -14,14 +14,23 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at run time, not in its types
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from bridge.backups.readers import export_readers
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
-from bridge.export import taking_over
+from bridge.export import export_group, taking_over, unit_run
 from bridge.export.batches import Batch, BatchReader
+from bridge.export.declaration import Export
 from bridge.export.forgetting import forget_export
 from bridge.export.kafka_errors import Verdict, error_of, verdict
 from bridge.export.limits import METADATA_S, TRANSACTION_CELLS_MAX
@@ -279,6 +288,41 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
         wait_caught_up(store, coordinator, again)
         over.drain()
     assert check_equal(store, again) == 210
+
+
+def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_it_is_mended(
+    kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_group, "TOPIC_LOOK_S", 0.2)
+    monkeypatch.setattr(unit_run, "REFUSED_LOOK_S", 0.2)
+    export, coordinator, admin, stop = export_to(kafka), StoreCoordinator(store.state), kafka_admin(kafka), threading.Event()
+    reader = LagReader(store, coordinator)
+
+    def stands_still(why: str) -> bool:
+        return all("stands still" in each.because and why in each.because for each in reader.read(export.group).shards)
+
+    put(store, 100)
+    exporter = threading.Thread(target=run_exporter, args=([export], store, coordinator, "a", stop))
+    exporter.start()
+    try:
+        wait_caught_up(store, coordinator, export)
+        set_policy(admin, export, "compact")
+        wait_until(lambda: stands_still("cleanup.policy is compact"), "each shard tells of the setting", WAIT_S)
+        put(store, 100, first=1_000)
+        set_policy(admin, export, "delete")
+        wait_caught_up(store, coordinator, export)
+        assert check_equal(store, export) == 200
+        admin.create_partitions([NewPartitions(export.topic, SHARDS + 1)])[export.topic].result(METADATA_S)
+        wait_until(lambda: stands_still(f"has {SHARDS + 1} partitions"), "each shard tells of the partition", WAIT_S)
+    finally:
+        stop.set()
+        exporter.join(WAIT_S)
+
+
+def set_policy(admin: AdminClient, export: Export, policy: str) -> None:
+    change = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, export.topic, incremental_configs=[change])
+    admin.incremental_alter_configs([resource])[resource].result(METADATA_S)
 
 
 def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken_it(kafka: Kafka, place: Path, store: Datastore) -> None:

@@ -37,7 +37,7 @@ from bridge.export.limits import METADATA_S, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord
 from bridge.export.settled import settled
 from bridge.export.tails import read_tails
-from bridge.export.unit_producer import UnitProducer
+from bridge.export.unit_producer import PartitionMoved, UnitProducer
 from bridge.export.verify import ExportVerifier, verify_export
 from bridge.export.watching import Watching
 from bridge.export.worker import run_exporter
@@ -216,6 +216,23 @@ def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(ka
         zombie.commit({})
     assert verdict(error_of(refused.value)) is Verdict.FENCED
     zombie.give_up()
+    assert check_equal(store, export) == 20
+
+
+def test_what_a_partition_that_lost_records_takes_is_never_committed(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = export_to(kafka, units=1)
+    put(store, 20)
+    exporter = Exporter(place, "a", SHARDS, [export])
+    with exporters(exporter):
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+        exporter.drain()
+    had = 10_000  # more than are there now: as after an unclean election, or in a topic that was made again under a producer at work
+    producer = UnitProducer(export, 0, str(export.topic), threading.Event())
+    producer.fence()
+    producer.begin([OutRecord(0, 10_000, b"key", b"value", [], 0)])
+    with pytest.raises(PartitionMoved, match=f"partition 0 gave offset .* and had records up to {had} before"):
+        producer.commit({0: had})
+    producer.give_up()
     assert check_equal(store, export) == 20
 
 

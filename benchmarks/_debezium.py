@@ -40,7 +40,7 @@ _HEAP: Final = ("-Xms256m", "-Xmx2g")
 """As Kafka's own script for Connect has it."""
 
 PREFIX: Final = "debezium"
-START_TIMEOUT_S: Final = 120.0
+START_TIMEOUT_S: Final = 300.0
 """From starting the process to its first row."""
 
 _LOOK_EVERY_S: Final = 0.05

@@ -23,7 +23,7 @@ READ_AHEAD_CELLS_MIN: Final = 1_000
 
 SCAN_SHARD_CELLS_MIN: Final = 2_000
 """Of a unit with many shards that are far behind, so many cells of each are read at a time at least. Each shard of a transaction costs a scan of its own, a
-partition to be added to the transaction, a produce request and a mark at the commit: with 500 cells a shard store, exporter and broker together take a third
+partition to be added to the transaction, a produce request and a mark at the commit: with 600 cells a shard store, exporter and broker together take a third
 more CPU a cell than with 2,000."""
 
 LIVE_CELLS_MAX: Final = 200

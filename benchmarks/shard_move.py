@@ -20,7 +20,8 @@ from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
-from store.clusters.moves.mover import Moved, move_shard
+from store.clusters.moves.mover import move_shard
+from store.clusters.moves.steps import Moved
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -92,9 +92,14 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     from store.server.worker import run_worker
 
     port = directory.kept_port(worker.name, "http", worker.port)
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+    with (
+        open_datastore(directory, config) as datastore,
+        closing(open_coordinator(config.coordination, datastore.state)) as coordinator,
+        ExitStack() as background,
+    ):
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
+            background.enter_context(_moves_healed(config, stop))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
@@ -183,13 +188,33 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
     automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
     clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
     threads = [threading.Thread(target=FailoverSupervisor(cluster).run, args=(stop,), name=f"failover-{cluster.name}") for cluster in clusters]
-    for thread in threads:
-        thread.start()
-    directory.say_ready(name, {})
-    for thread in threads:
-        thread.join()
+    with _moves_healed(config, stop):
+        for thread in threads:
+            thread.start()
+        directory.say_ready(name, {})
+        for thread in threads:
+            thread.join()
     for cluster in clusters:
         cluster.close()
+
+
+@contextmanager
+def _moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
+    """Beside what the process does, until ``stop`` is set: moves of shards whose mover has died are ended."""
+    from store.clusters.moves.heal import MoveHealer
+
+    clusters = {each.name: storage.cluster_servers(config, each.name) for each in config.datastore.clusters}
+    thread = threading.Thread(target=MoveHealer(clusters).run, args=(stop,), name="move-healer")
+    if len(clusters) > 1:
+        thread.start()
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            stop.set()
+            thread.join()
+        for cluster in clusters.values():
+            cluster.close()
 
 
 def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:

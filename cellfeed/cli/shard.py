@@ -17,7 +17,9 @@ from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import mover
 from store.clusters.moves.rebalance import plan_moves
-from store.clusters.moves.shard_side import Clusters
+from store.clusters.moves.shard_notes import Clusters
+from store.clusters.moves.underway import owners as owners_of
+from store.clusters.moves.underway import underway
 from store.clusters.shard_map import told_ranges
 from store.errors import InvalidRequest
 from store.sharding import check_shard
@@ -40,7 +42,7 @@ class _Moving(NamedTuple):
 def list_shards(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show which cluster serves which shards, as the clusters themselves say."""
     with _opened(config, run_dir) as moving:
-        owners = mover.owners(moving.clusters)
+        owners = owners_of(moving.clusters)
         names = list(moving.clusters)
     table = Table("cluster", "shards", "which", box=None)
     for name in names:
@@ -60,7 +62,7 @@ def moves(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, 
     map does not say so yet; resume now. kept: the move is done, and the source still keeps the rows; clean.
     """
     with _opened(config, run_dir) as moving:
-        found = mover.underway(moving.clusters)
+        found = underway(moving.clusters)
     table = Table("shard", "from", "to", "stage", "copied", "cells", box=None)
     for each in found:
         if as_json:
@@ -92,8 +94,8 @@ def resume(shard: SomeShardsOption = None, config: ConfigOption = None, run_dir:
     """Go on with moves that were cut off, each to the cluster that it was begun to; the shard map is written again where it is old."""
     with _opened(config, run_dir) as moving:
         wanted = set(_shards(shard, moving.shards)) if shard else None
-        found = [each for each in mover.underway(moving.clusters) if (each.stage != "kept" if wanted is None else each.shard in wanted)]
-        owners = mover.owners(moving.clusters)
+        found = [each for each in underway(moving.clusters) if (each.stage != "kept" if wanted is None else each.shard in wanted)]
+        owners = owners_of(moving.clusters)
         _move(moving, [(each.shard, owners.get(each.shard, each.target) if each.stage in ("switched", "kept") else each.target) for each in found], as_json)
     if not found and not as_json:
         console.print("no move was cut off")
@@ -112,7 +114,7 @@ def rollback(shard: ShardsOption, config: ConfigOption = None, run_dir: RunDirOp
 def clean(shard: SomeShardsOption = None, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Drop what clusters still keep of shards that were moved away from them. Nobody reads it; afterwards it is gone."""
     with _opened(config, run_dir) as moving:
-        kept = [each.shard for each in mover.underway(moving.clusters) if each.stage == "kept"]
+        kept = [each.shard for each in underway(moving.clusters) if each.stage == "kept"]
         for number in _shards(shard, moving.shards) if shard else kept:
             name = mover.clean(moving.clusters, number, moving.complete_dictionaries)
             _done(as_json, {"shard": number, "cleaned": name}, f"{name} keeps nothing of shard {number} any more")
@@ -132,7 +134,7 @@ def rebalance(
     The shards move one after the other, as by `cellfeed shard move`. Cut off, it is run again.
     """
     with _opened(config, run_dir) as moving:
-        plan = plan_moves(mover.owners(moving.clusters), list(moving.clusters), drain or ())
+        plan = plan_moves(owners_of(moving.clusters), list(moving.clusters), drain or ())
         if dry_run:
             for each in plan:
                 _done(as_json, each._asdict(), f"shard {each.shard}: {each.source} → {each.target}")

@@ -15,12 +15,13 @@ from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
-from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
+from store.clusters.node import NodeEngine, OpenNode, StorageNode
 from store.clusters.placement import Placement
 from store.clusters.shard_map import told_ranges
 from store.clusters.standing import ClusterStanding, standing
+from store.clusters.state import ClusterState
 from store.dictionaries import known
-from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.log_start import check_trim
 from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
@@ -402,22 +403,3 @@ def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
 def all_found(values: Sequence[object]) -> bool:
     """Whether every key has a cell."""
     return all(values)
-
-
-class ClusterState:
-    """The state table of a cluster, on its master: leases and offsets must be read where they are written."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def get(self, key: str) -> StateEntry | None:
-        return self._cluster.write(lambda engine, _: engine.state.get(key), READ_TIMEOUT_S)
-
-    def list(self, prefix: str) -> list[StateEntry]:
-        return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
-
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
-        return self._cluster.write(lambda engine, _: engine.state.commit(write, expect))
-
-    def now_us(self) -> int:
-        return self._cluster.write(lambda engine, _: engine.state.now_us(), READ_TIMEOUT_S)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from store.clusters.failover import cluster_role
 from store.clusters.moves import mover
+from store.clusters.moves.underway import owners, underway
 from store.datastore import Datastore
 from store.errors import CellfeedError
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
@@ -39,7 +40,7 @@ def shard_moves(system: ClusterSystem, datastore: Datastore, chance: random.Rand
 
 def _sides(system: ClusterSystem, shard: int) -> tuple[str, str]:
     """The cluster that serves the shard, and the other one."""
-    source = mover.owners(system.admin)[shard]
+    source = owners(system.admin)[shard]
     return source, "b" if source == "a" else "a"
 
 
@@ -56,7 +57,7 @@ def _mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Ra
     )
     if died.returncode != -signal.SIGKILL:
         raise RuntimeError(f"the mover ended with {died.returncode} and was not killed at {point}: the fault did not happen")
-    [found] = [each for each in mover.underway(system.admin) if each.shard == shard]
+    [found] = [each for each in underway(system.admin) if each.shard == shard]
     if found.stage in ("copying", "fenced") and chance.random() < 0.5:
         mover.roll_back(system.admin, shard)
         return f"the mover of shard {shard} killed at {point} ({found.stage}), taken back to {source}"

@@ -19,6 +19,9 @@ from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
 from store.clusters.moves import mover
+from store.clusters.moves.shard_notes import Clusters
+from store.clusters.moves.steps import FENCE_MAX_S, Moved
+from store.clusters.moves.underway import underway
 from store.clusters.rejoin import follow_again
 from store.clusters.shard_map import even_map, read_map
 from store.datastore import Datastore
@@ -73,7 +76,7 @@ def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:
     return found
 
 
-def move(clusters: dict[str, TestCluster], engine: ClusteredEngine, to: str, shard: int = SHARD) -> mover.Moved:
+def move(clusters: dict[str, TestCluster], engine: ClusteredEngine, to: str, shard: int = SHARD) -> Moved:
     return mover.move_shard({name: each.admin for name, each in clusters.items()}, shard, to, engine.dictionaries.complete)
 
 
@@ -226,7 +229,7 @@ def serving(clusters: dict[str, TestCluster]) -> list[str]:
     return [name for name, each in clusters.items() if each.servers["a"].sql(f"SELECT shard FROM trips_meta.shard_counter WHERE shard = {SHARD}")]
 
 
-def admins(clusters: dict[str, TestCluster]) -> mover.Clusters:
+def admins(clusters: dict[str, TestCluster]) -> Clusters:
     return {name: each.admin for name, each in clusters.items()}
 
 
@@ -249,7 +252,7 @@ def test_a_mover_that_dies_anywhere_under_writes_is_resumed_or_taken_back_and_no
                 assert passes(point) == 1
                 clear_failpoints()
                 assert len(serving(clusters)) <= 1
-                [found] = [each for each in mover.underway(admins(clusters)) if each.shard == SHARD]
+                [found] = [each for each in underway(admins(clusters)) if each.shard == SHARD]
                 if found.stage in ("copying", "fenced") and number % 2:
                     assert mover.roll_back(admins(clusters), SHARD).source == source
                     assert serving(clusters) == [source]
@@ -485,20 +488,20 @@ def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters
     with pytest.raises(FailpointReached):
         move(clusters, engine, "c2")
     clear_failpoints()
-    [found] = mover.underway(admins(clusters))
+    [found] = underway(admins(clusters))
     assert (found.stage, found.source, found.target) == ("switched", "c1", "c2")
     with pytest.raises(InvalidRequest, match="is on c2 already"):
         mover.roll_back(admins(clusters), SHARD)
     with pytest.raises(ProtectData, match="does not know yet"):
         mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
     assert move(clusters, engine, "c2").was_there
-    assert [each.stage for each in mover.underway(admins(clusters))] == ["kept"]
+    assert [each.stage for each in underway(admins(clusters))] == ["kept"]
     set_failpoint("move.inside_clean", "raise")
     with pytest.raises(FailpointReached):
         mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
     clear_failpoints()
     assert mover.clean(admins(clusters), SHARD, engine.dictionaries.complete) == "c1"
-    assert mover.underway(admins(clusters)) == []
+    assert underway(admins(clusters)) == []
     for server in clusters["c1"].servers.values():
         wait_until(lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"), "nothing is kept")  # type: ignore[misc]
     assert len(log(engine)) == 30
@@ -508,7 +511,7 @@ def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters
 
 def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
     with Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
-        watch_failpoint("move.after_hide", lambda: time.sleep(mover.FENCE_MAX_S + 0.05))
+        watch_failpoint("move.after_hide", lambda: time.sleep(FENCE_MAX_S + 0.05))
         try:
             with pytest.raises(InvalidRequest, match="could not be switched"):
                 move(clusters, engine, "c2")
@@ -594,7 +597,7 @@ def test_a_copy_for_a_cluster_that_has_gone_can_be_taken_back(clusters: dict[str
         move(clusters, engine, "c2")
     clear_failpoints()
     only = {"c1": clusters["c1"].admin}
-    assert [(each.stage, each.source, each.target) for each in mover.underway(only)] == [("copying", "c1", "c2")]
+    assert [(each.stage, each.source, each.target) for each in underway(only)] == [("copying", "c1", "c2")]
     assert mover.roll_back(only, SHARD).target == "c2"
-    assert mover.underway(only) == []
+    assert underway(only) == []
     assert engine.erase(cells(1, 1)[0].row_key).cells == 1

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.clusters.moves.shard_side import HIDDEN, ShardSide, tables
+from store.clusters.moves.shard_notes import HIDDEN, tables
+from store.clusters.moves.shard_side import ShardSide
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_put import parts
 

@@ -6,89 +6,27 @@ Each call looks at what the servers say of the shard and goes on from there; whe
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import Final, TypeVar
 
 from store.clusters.failover import cluster_role
-from store.clusters.moves.index_copy import copy_entries
-from store.clusters.moves.log_copy import copy_log
-from store.clusters.moves.shard_side import HIDDEN, Clusters, Leaving, ShardSide, Standing, open_side, told_by
-from store.clusters.shard_map import merged, read_map, write_map
-from store.clusters.storage import ClusterServers
+from store.clusters.moves.shard_notes import Clusters, told_by
+from store.clusters.moves.steps import AGAIN_S, Move, Moved, TooSlow, bar_switch, give_back, opened_side
+from store.clusters.moves.underway import Underway, underway_of
+from store.clusters.shard_map import read_map
 from store.engines.mysql_state import MySqlState
-from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed, Unavailable
+from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
-declare(
-    "move.after_begin",
-    "move.after_mark",
-    "move.inside_copy",
-    "move.before_fence",
-    "move.after_fence",
-    "move.after_hide",
-    "move.after_rest",
-    "move.before_switch",
-    "move.after_switch",
-    "move.between_maps",
-    "move.after_map",
-    "move.inside_give_back",
-    "move.inside_clean",
-)
+declare("move.inside_clean")
 
 _log = logging.getLogger("cellfeed.moves")
 
-FENCE_MAX_S: Final = 1.0
-"""Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not begun by then, the shard is given back, and fenced again
-later."""
-
-FENCES_MAX: Final = 5
-"""So many fences of one move: a shard that cannot be switched in time again and again is told, with what held it up."""
-
-NEAR_CELLS: Final = 2_000
-"""The shard is fenced when so many cells, or fewer, are left to copy: some twenty milliseconds."""
-
-NEAR_BUCKETS: Final = 32
-"""And when so few parts of its index tables have changed during the last round."""
-
-AGAIN_S: Final = 60.0
-"""How long a move looks for a master that does not answer before it gives up and is left to be resumed, in seconds."""
-
-_PAUSE_S: Final = 0.005
-_LONG_PAUSE_S: Final = 0.2
+_PAUSE_S: Final = 0.2
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a move came to. ``fence_s``: from the fence until processes could learn of the target, None where that was not measured in one run; ``cells`` and
-    ``copy_s``: what was copied by this run and how long that took; ``was_there``: the target had it already."""
-
-    shard: int
-    source: str
-    target: str
-    cells: int
-    copy_s: float
-    fence_s: float | None
-    leader_epoch: int | None
-    was_there: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Underway:
-    """A move that is not over. ``stage``: ``copying`` (the source serves), ``fenced`` (nobody does), ``switched`` (the target serves, and a cluster's map does
-    not say so), ``kept`` (the target serves; the source keeps rows)."""
-
-    shard: int
-    source: str
-    target: str
-    stage: str
-    copied: int
-    cells: int
 
 
 def move_shard(
@@ -106,7 +44,7 @@ def move_shard(
     """
     if to not in clusters:
         raise NotFound(f"the configuration has no cluster {to!r}; it has {', '.join(clusters)}")
-    return _again(lambda: _Move(clusters, shard, complete_dictionaries, on_cells).to(to), again_s)
+    return _again(lambda: Move(clusters, shard, complete_dictionaries, on_cells).to(to), again_s)
 
 
 def resume(clusters: Clusters, found: Underway, complete_dictionaries: Callable[[], None], again_s: float = AGAIN_S) -> Moved:
@@ -119,21 +57,26 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
     InvalidRequest when it was switched, StorageUnavailable when it has to be tried again."""
 
     def once() -> Underway:
-        found = _underway_of(clusters, shard)
+        found = underway_of(clusters, shard)
         if found.stage in ("switched", "kept"):
             raise InvalidRequest(
                 f"shard {shard} is on {found.target} already; to have it back, move it: cellfeed shard move --shard {shard} --to {found.source}"
             )
+        if found.stage == "fenced" and found.target not in clusters:
+            raise InvalidRequest(f"the configuration does not name cluster {found.target}, which alone knows whether shard {shard} was switched to it: name it")
         with ExitStack() as opened:
-            source = opened.enter_context(_opened(clusters[found.source], shard))
-            target = opened.enter_context(_opened(clusters[found.target], shard)) if found.target in clusters else None
+            source = opened.enter_context(opened_side(clusters[found.source], shard))
+            target = opened.enter_context(opened_side(clusters[found.target], shard)) if found.target in clusters else None
             if source.standing().copied_to:
                 # Before the copy goes, and under both locks: whoever goes on with a copy without the mark begins it anew, a mark without a copy would stay.
                 source.mark_copied("")
+            if target is not None and source.standing().serves is None:
+                bar_switch(source, target)
+            failpoint("move.inside_give_back")
+            give_back(source, "")
+            # Last: a fence without a copy's note is one of which nobody knows whether its switch has come.
             if target is not None and target.standing().arriving:
                 target.abandon()
-            failpoint("move.inside_give_back")
-            _give_back(source, "")
         return found
 
     return _again(once, again_s)
@@ -155,286 +98,14 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
             raise ProtectData(f"cluster {owner.name} does not know yet that shard {shard} has left {name}: cellfeed shard resume --shard {shard}")
     target = clusters[next(each for each, (served, *_) in told.items() if shard in served)]
     complete_dictionaries()
-    with _opened(target, shard) as side:
+    with opened_side(target, shard) as side:
         lacking = [node for node, each in side.on_members().items() if not each.serves or each.serves[1] < left.next_added_id]
         if lacking:
             raise ProtectData(f"node {lacking[0]} of cluster {target.name} does not have all of shard {shard} yet; clean later")
-        with _opened(clusters[name], shard) as source:
+        with opened_side(clusters[name], shard) as source:
             failpoint("move.inside_clean")
             source.clean()
     return name
-
-
-def underway(clusters: Clusters) -> list[Underway]:
-    """Every move that is not over, by shard. Raises StorageUnavailable when a cluster does not answer."""
-    roles = {name: cluster_role(cluster)[0] for name, cluster in clusters.items()}
-    told = {name: told_by(cluster, roles[name]) for name, cluster in clusters.items()}
-    maps = [read_map(MySqlState(cluster.server(roles[name].master), cluster.meta)) for name, cluster in clusters.items()]
-    found: dict[int, Underway] = {}
-    for name, (_, arriving, leaving, _) in told.items():
-        for shard, left in leaving.items():
-            copy = told[left.target][1].get(shard) if left.target in told else None
-            # Another move of the shard may be under way by now: what is kept here of the one before is told by itself.
-            owner = next((each for each, (served, *_) in told.items() if shard in served), None)
-            known = all(each is not None and each.by_shard()[shard] == owner for each in maps)
-            stage = "fenced" if owner is None else "kept" if known else "switched"
-            copied = copy.next_added_id if copy and stage == "fenced" else left.next_added_id
-            if stage == "fenced" or shard not in found:
-                found[shard] = Underway(shard, name, left.target, stage, copied, left.next_added_id)
-        for shard, copy in arriving.items():
-            if copy.source in told and shard in told[copy.source].served:
-                found[shard] = Underway(shard, copy.source, name, "copying", copy.next_added_id, told[copy.source].served[shard])
-    for name, each in told.items():
-        for shard, to in each.copied.items():
-            if to not in told or shard not in told[to].arriving:  # the target has gone from the configuration, or lost what it had
-                found[shard] = Underway(shard, name, to, "copying", 0, each.served[shard])
-    return [found[shard] for shard in sorted(found)]
-
-
-def owners(clusters: Clusters) -> dict[int, str]:
-    """By shard the cluster that serves it, as the clusters themselves say. Raises StorageUnavailable."""
-    return {shard: name for name, cluster in clusters.items() for shard in told_by(cluster, cluster_role(cluster)[0])[0]}
-
-
-# --- one move ----------------------------------------------------------------------------------------------------------------
-
-
-class _Move:
-    """One run of a move, from what is there to its end, or to an error after which another run goes on."""
-
-    def __init__(self, clusters: Clusters, shard: int, complete_dictionaries: Callable[[], None], on_cells: Callable[[int], None]) -> None:
-        self._clusters, self._shard = clusters, shard
-        self._complete_dictionaries = complete_dictionaries
-        self._on_cells = on_cells
-        self._copied = 0
-        self._copy_s = 0.0
-
-    def to(self, to: str) -> Moved:
-        told = {name: told_by(cluster, cluster_role(cluster)[0]) for name, cluster in self._clusters.items()}
-        serves = [name for name, (served, *_) in told.items() if self._shard in served]
-        fenced = [(name, each.leaving[self._shard]) for name, each in told.items() if self._shard in each.leaving] if not serves else []
-        if serves == [to]:
-            kept = next((name for name, each in told.items() if self._shard in each.leaving), to)
-            with _opened(self._clusters[to], self._shard) as target:
-                self._write_map(target, kept)
-            return Moved(self._shard, kept, to, 0, 0.0, None, None, was_there=True)
-        if fenced and fenced[0][1].target != to:
-            name, left = fenced[0]
-            raise InvalidRequest(f"shard {self._shard} is on its way from {name} to {left.target}: cellfeed shard resume, or rollback, first")
-        if not serves and not fenced:
-            raise StorageUnavailable(f"no cluster tells that it has shard {self._shard}: the one that has it does not answer, or the configuration lacks it")
-        source_name = serves[0] if serves else fenced[0][0]
-        if elsewhere := [name for name, each in told.items() if self._shard in each.arriving and name != to]:
-            raise InvalidRequest(f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or rollback, first")
-        self._complete_dictionaries()
-        with ExitStack() as opened:
-            source = opened.enter_context(_opened(self._clusters[source_name], self._shard))
-            target = opened.enter_context(_opened(self._clusters[to], self._shard))
-            return self._run(source, target)
-
-    def _run(self, source: ShardSide, target: ShardSide) -> Moved:
-        began_s: float | None = None
-        if source.standing().leaving:
-            epoch = self._resume(source, target)
-        else:
-            slow = ""
-            for _ in range(FENCES_MAX):
-                self._copy(source, target)
-                self._complete_dictionaries()
-                began_s = time.monotonic()
-                try:
-                    epoch = self._fence_and_switch(source, target, began_s + FENCE_MAX_S)
-                    break
-                except _TooSlow as reason:
-                    slow = str(reason)
-                    _log.warning("shard %d was given back, to be fenced again: %s", self._shard, slow)
-            else:
-                raise InvalidRequest(f"shard {self._shard} could not be switched within {FENCE_MAX_S} s, {FENCES_MAX} times: {slow}; it is where it was")
-        # The source first: whoever finds the shard gone there reads the map there.
-        self._write_map(target, source.cluster.name)
-        fence_s = time.monotonic() - began_s if began_s is not None else None
-        failpoint("move.after_map")
-        return Moved(self._shard, source.cluster.name, target.cluster.name, self._copied, self._copy_s, fence_s, epoch)
-
-    # 1. copy
-
-    def _copy(self, source: ShardSide, target: ShardSide) -> None:
-        """Until little is left to do behind a fence. Raises StorageUnavailable when a node of either side does not get on."""
-        there = target.standing().arriving
-        if there is None or there.source != source.cluster.name:
-            target.begin(source.cluster.name, _token(), _serves(source.standing())[0])
-            failpoint("move.after_begin")
-        self._end_erasures(source, target)
-        best, deadline_s = -1, 0.0
-        while True:
-            copied = self._copy_rest(source, target, source.held_by_all(), hidden=False)
-            differ = copy_entries(source.server, target, source.database)
-            _, end = _serves(source.standing())
-            arrived = min(_arrived(each) for each in target.on_members().values())
-            if end - copied <= NEAR_CELLS and copied - arrived <= NEAR_CELLS and differ <= NEAR_BUCKETS:
-                return
-            if arrived + copied > best:
-                best, deadline_s = arrived + copied, time.monotonic() + AGAIN_S
-            elif time.monotonic() > deadline_s and (end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS):
-                told = f"{copied} of {end} cells are on all nodes of the source and copied, {arrived} have arrived on all nodes of the target"
-                raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
-            time.sleep(_PAUSE_S)
-
-    def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
-        """Every node of the source has the mark before the first cell is copied, so no promotion undoes it: what is erased is erased before it is copied. A
-        copy that was begun without it, or behind which it was taken away, is begun anew."""
-        name = target.cluster.name
-        if source.standing().copied_to != name:
-            target.restart(_serves(source.standing())[0])
-            source.mark_copied(name)
-        deadline_s = time.monotonic() + AGAIN_S
-        _wait_for(lambda: all(each.copied_to == name for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the mark")
-        failpoint("move.after_mark")
-
-    def _copy_rest(self, source: ShardSide, target: ShardSide, end: int, *, hidden: bool) -> int:
-        """Copies up to ``end``; where the copy ends then."""
-        began_s = time.monotonic()
-        table = f"{source.database}.{HIDDEN if hidden else ''}cell"
-
-        def counted(cells: int) -> None:
-            self._copied += cells
-            self._on_cells(cells)
-            failpoint("move.inside_copy")
-
-        note = target.standing().arriving
-        if note is None:
-            raise StorageUnavailable(f"shard {self._shard} does not arrive at {target.cluster.name} any more")
-        first = note.next_added_id
-        try:
-            copy_log(source, table, target, first, end, counted)
-        except Trimmed:
-            # What was copied of it is behind the log's start by now.
-            standing = source.standing()
-            first = standing.leaving.log_start if standing.leaving else _serves(standing)[0]
-            target.restart(first)
-            copy_log(source, table, target, first, end, counted)
-        finally:
-            self._copy_s += time.monotonic() - began_s
-        return max(first, end)
-
-    # 2. fence, 3. finish, 4. switch
-
-    def _fence_and_switch(self, source: ShardSide, target: ShardSide, deadline_s: float) -> int:
-        """Raises _TooSlow when the shard was given back. Until the switch has been sent nobody but this run could send one of its token, and it holds the lock
-        of the source: so it may give the shard back without asking the target."""
-        token = _token()
-        target.prepare_switch(token)
-        failpoint("move.before_fence")
-        try:
-            source.fence(target.cluster.name, token)
-            failpoint("move.after_fence")
-            source.hide()
-            failpoint("move.after_hide")
-            left = self._finish(source, target, deadline_s)
-            if (late_s := time.monotonic() - deadline_s) > 0:
-                raise _TooSlow(f"it took {FENCE_MAX_S + late_s:.2f} s")
-        except (Exception, KeyboardInterrupt) as error:
-            failpoint("move.inside_give_back")
-            _give_back(source, target.cluster.name)
-            if isinstance(error, Unavailable):
-                raise _TooSlow(str(error)) from error
-            raise
-        return self._switch(source, target, left)
-
-    def _resume(self, source: ShardSide, target: ShardSide) -> int:
-        """Behind the fence of a run that was killed. A switch that it may have sent is waited for: the note is locked, and gone when it came."""
-        left = source.standing().leaving
-        if left is None:
-            raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
-        target.prepare_switch(left.token)
-        source.hide()
-        return self._switch(source, target, self._finish(source, target, time.monotonic() + AGAIN_S))
-
-    def _finish(self, source: ShardSide, target: ShardSide, deadline_s: float) -> Leaving:
-        """Every node of the source has the fence, every node of the target all that is behind it. Raises _TooSlow."""
-        _wait_for(lambda: all(_is_fenced(each) for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the fence")
-        left = source.standing().leaving
-        if left is None:
-            raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
-        self._copy_rest(source, target, left.next_added_id, hidden=True)
-        _wait_for(lambda: copy_entries(source.server, target, source.database) == 0, deadline_s, "the index entries differ")
-        failpoint("move.after_rest")
-        end = left.next_added_id
-        _wait_for(lambda: all(_arrived(each) >= end for each in target.on_members().values()), deadline_s, f"a node of {target.cluster.name} lacks cells")
-        return left
-
-    def _switch(self, source: ShardSide, target: ShardSide, left: Leaving) -> int:
-        epochs, columns = source.leader_epochs(), source.columns()
-        failpoint("move.before_switch")
-        epoch = target.switch(left, epochs, columns)
-        failpoint("move.after_switch")
-        # Before anybody is sent there: a promotion must not undo it.
-        _wait_for(
-            lambda: all(each.serves for each in target.on_members().values()), time.monotonic() + AGAIN_S, f"a node of {target.cluster.name} lacks the switch"
-        )
-        return epoch
-
-    # 5. map
-
-    def _write_map(self, target: ShardSide, first: str) -> None:
-        name = target.cluster.name
-        states = {each: MySqlState(cluster.server(cluster_role(cluster)[0].master), cluster.meta) for each, cluster in self._clusters.items()}
-        known = merged([found for state in states.values() if (found := read_map(state)) is not None])
-        if known.by_shard()[self._shard] != name:
-            known = known.moved(self._shard, name, target.leader_epochs()[-1][0])
-        for each in sorted(states, key=lambda each: each != first):
-            write_map({each: states[each]}, known)
-            failpoint("move.between_maps")
-
-
-# --- parts -------------------------------------------------------------------------------------------------------------------
-
-
-class _TooSlow(Exception):
-    """Something behind a fence was not there in time."""
-
-
-def _token() -> int:
-    return secrets.randbits(62) + 1
-
-
-def _opened(cluster: ClusterServers, shard: int) -> AbstractContextManager[ShardSide]:
-    return open_side(cluster, cluster_role(cluster)[0], shard)
-
-
-def _serves(told: Standing) -> tuple[int, int]:
-    if told.serves is None:
-        raise StorageUnavailable("the source does not serve the shard any more")
-    return told.serves
-
-
-def _arrived(told: Standing) -> int:
-    """How far a node of the target has the copy."""
-    return told.arriving.next_added_id if told.arriving else 0
-
-
-def _is_fenced(told: Standing) -> bool:
-    return told.serves is None and told.leaving is not None and told.hidden
-
-
-def _give_back(source: ShardSide, copied_to: str) -> None:
-    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made for."""
-    if (left := source.standing().leaving) is not None and source.standing().serves is None:
-        source.give_back(left.token, copied_to)
-
-
-def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
-    while not done():
-        if time.monotonic() > deadline_s:
-            raise _TooSlow(otherwise)
-        time.sleep(_PAUSE_S)
-
-
-def _underway_of(clusters: Clusters, shard: int) -> Underway:
-    for each in underway(clusters):
-        if each.shard == shard:
-            return each
-    raise NotFound(f"no move of shard {shard} is under way")
 
 
 def _again(once: Callable[[], T], again_s: float) -> T:
@@ -443,10 +114,10 @@ def _again(once: Callable[[], T], again_s: float) -> T:
     while True:
         try:
             return once()
-        except (Unavailable, _TooSlow) as error:
+        except (Unavailable, TooSlow) as error:
             if time.monotonic() > deadline_s:
                 if isinstance(error, Unavailable):
                     raise
                 raise StorageUnavailable(f"{error}; `cellfeed shard moves` says where the move is, `cellfeed shard resume` goes on with it") from error
             _log.info("a move is tried again: %s", error)
-            time.sleep(_LONG_PAUSE_S)
+            time.sleep(_PAUSE_S)

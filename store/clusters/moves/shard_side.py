@@ -8,89 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
+from store.clusters.moves.shard_notes import HIDDEN, Arriving, Leaving, Standing, standing, tables
 from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer, commit_script, query
-from store.engines.mysql_errors import commit_failed, failed
+from store.engines.mysql_errors import commit_failed, error_code, failed
 from store.engines.mysql_migrations import Layout, schema_statements
 from store.engines.mysql_replication import LOCK_IDLE_MAX_S
 from store.errors import ProtectData, StorageUnavailable
 
-HIDDEN: Final = "moved_"
-"""Before the names of a shard's tables on the cluster that it leaves: whoever reads there by an old map finds nothing."""
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """A copy that is made: from ``source``, up to ``next_added_id``. ``token`` names the fence that may be followed by a switch."""
-
-    source: str
-    token: int
-    next_added_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A counter that is kept back, as it was when puts ended. ``leader_epoch``: as readers were told it. ``created_at``: the last cell's, as SQL writes it."""
-
-    target: str
-    token: int
-    log_start: int
-    next_added_id: int
-    leader_epoch: int
-    epoch_base: int
-    erasures: int
-    created_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``copied_to``: the cluster that a copy is made for, so
-    that nothing is erased here; empty when none is. ``hidden``: its tables have their other names."""
-
-    serves: tuple[int, int] | None
-    copied_to: str
-    arriving: Arriving | None
-    leaving: Leaving | None
-    hidden: bool
-
-
-def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
-    """What the server of a connection says of the shard, in one look."""
-    meta = layout.meta
-    counter = query(connection, f"SELECT log_start, next_added_id, copied_to FROM {meta}.shard_counter WHERE shard = {shard}")
-    arriving = query(connection, f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}")
-    leaving = query(
-        connection,
-        f"SELECT target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at FROM {meta}.shard_leaving WHERE shard = {shard}",
-    )
-    return Standing(
-        (int(counter[0][0]), int(counter[0][1])) if counter else None,
-        counter[0][2].decode() if counter else "",
-        Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2])) if arriving else None,
-        _leaving(leaving[0]) if leaving else None,
-        f"{HIDDEN}cell" in tables(connection, layout.database(shard)),
-    )
-
-
-def _leaving(row: Sequence[Any]) -> Leaving:
-    target, *numbers, created_at = row
-    token, log_start, next_added_id, leader_epoch, epoch_base, erasures = map(int, numbers)
-    return Leaving(target.decode(), token, log_start, next_added_id, leader_epoch, epoch_base, erasures, str(created_at))
-
-
-def tables(connection: Connection[Any], database: str) -> list[str]:
-    """The names of a shard's tables; none when the database is not there."""
-    sql = f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database}' ORDER BY TABLE_NAME"
-    return [str(name) for (name,) in query(connection, sql)]
 
 
 class ShardSide:
@@ -121,11 +54,25 @@ class ShardSide:
 
     def on_members(self) -> dict[str, Standing]:
         """What every node says that may be promoted. Raises StorageUnavailable when one does not answer."""
-        found = {}
+        return {name: self._told_by(name) for name in self.members}
+
+    def on_answering(self) -> dict[str, Standing | None]:
+        """As :meth:`on_members`, with None for a minion that does not answer."""
+        found: dict[str, Standing | None] = {}
         for name in self.members:
-            with self.cluster.server(name).connection() as connection:
-                found[name] = standing(connection, self.layout, self.shard)
+            try:
+                found[name] = self._told_by(name)
+            except StorageUnavailable:
+                if name == self.role.master:
+                    raise
+                found[name] = None
         return found
+
+    def _told_by(self, name: str) -> Standing:
+        if name == self.role.master:
+            return self.standing()  # on the connection with the lock: whoever waits is heard there meanwhile (``lock_holder``)
+        with self.cluster.server(name).connection() as connection:
+            return standing(connection, self.layout, self.shard)
 
     def held_by_all(self) -> int:
         """The first id of the log that a node may lack. Raises StorageUnavailable."""
@@ -363,7 +310,7 @@ def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[Shard
     try:
         try:
             query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
-            [(got,)] = query(connection, f"SELECT GET_LOCK('cellfeed-move-{cluster.datastore}-{shard}', 0)")
+            [(got,)] = query(connection, f"SELECT GET_LOCK('{_lock_name(cluster, shard)}', 0)")
         except (pymysql.err.MySQLError, OSError) as error:
             raise failed(server, error) from error
         if got is None or int(got) != 1:
@@ -374,30 +321,31 @@ def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[Shard
             connection.close()
 
 
-class Told(NamedTuple):
-    """What a cluster's master says of all its shards. ``served``: how many cells each has that it serves; ``copied``: for which cluster one is copied."""
+class LockHolder(NamedTuple):
+    """The connection that holds a shard's lock on a master, by the server's number for it. ``silent_s``: for how long it has said nothing; 0 while a statement
+    of it runs."""
 
-    served: dict[int, int]
-    arriving: dict[int, Arriving]
-    leaving: dict[int, Leaving]
-    copied: dict[int, str]
+    connection: int
+    silent_s: float
 
 
-def told_by(cluster: ClusterServers, role: Role) -> Told:
-    """Raises StorageUnavailable."""
-    meta = cluster.meta
+def lock_holder(cluster: ClusterServers, role: Role, shard: int) -> LockHolder | None:
+    """Who has the shard's lock on the master of that role; None when nobody does. Raises StorageUnavailable."""
+    sql = f"SELECT ID, IF(COMMAND = 'Sleep', TIME_MS / 1000, 0) FROM information_schema.PROCESSLIST WHERE ID = IS_USED_LOCK('{_lock_name(cluster, shard)}')"
     with cluster.server(role.master).connection() as connection:
-        served = query(connection, f"SELECT shard, next_added_id - log_start, copied_to FROM {meta}.shard_counter")
-        arriving = query(connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving")
-        fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at"
-        leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
-    return Told(
-        {int(shard): int(cells) for shard, cells, _ in served},
-        {int(shard): Arriving(source.decode(), int(token), int(after)) for shard, source, token, after in arriving},
-        {int(row[0]): _leaving(row[1:]) for row in leaving},
-        {int(shard): to.decode() for shard, _, to in served if to},
-    )
+        rows = query(connection, sql)
+    return LockHolder(int(rows[0][0]), float(rows[0][1])) if rows else None
 
 
-Clusters = Mapping[str, ClusterServers]
-"""The clusters of a datastore by name."""
+def cut_off(cluster: ClusterServers, role: Role, holder: LockHolder) -> None:
+    """Ends the connection that holds a lock, and whatever it has not committed: who was behind it can do nothing more there. Raises StorageUnavailable."""
+    with cluster.server(role.master).connection() as connection:
+        try:
+            query(connection, f"KILL CONNECTION {holder.connection}")
+        except pymysql.err.MySQLError as error:
+            if error_code(error) != ER.NO_SUCH_THREAD:  # it has ended by itself
+                raise
+
+
+def _lock_name(cluster: ClusterServers, shard: int) -> str:
+    return f"cellfeed-move-{cluster.datastore}-{shard}"

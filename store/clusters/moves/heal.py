@@ -1,0 +1,186 @@
+"""Ends what a dead mover has left: a shard that nobody serves, or that nobody can find. Done by every worker and every failover process, without being told.
+
+A mover is alive while its connections with the shard's locks are, and say something. Whoever heals takes the same locks, so it is never beside a mover; and
+where a mover holds them and both of its connections have been silent for ``SILENT_MAX_S`` (it is stopped, or its machine has gone without a word), they are
+ended first. A mover that wakes up then finds that they are closed. It could do nothing without them: what it had not committed is undone, what it had sent is
+done or undone before its lock is free. It opens new ones as any other mover does, and goes on from what the servers say then.
+
+The rule:
+
+    fenced, not switched      the source gets the shard back. It has all of it, so there is nothing to wait for; the copy is kept, and `cellfeed shard resume`
+                              goes on with it
+    switched                  the target has it: the shard map is written, when the switch is safe from a promotion
+    copying                   the source serves, nothing is done: the operator resumes, or takes it back
+
+Both masters are needed for the first: only the target's knows whether the switch has come. It has come when the note of the copy is gone there, and then the
+source gets nothing back, whatever else may be the reason that the note is not there.
+
+What a kill of the healer leaves:
+
+    the mover's connections are ended     the fence, and no mover: the next look heals it
+    the copy's note has another token     no switch of the mover can come any more; the next look heals it
+    the tables have their names back      the counter is not there, so nobody puts; what is read is what the source still has; the next look goes on
+    the counter is back                   the source serves: healed
+    between two maps                      the next look writes the rest
+
+Any number of healers may run: the locks let one of them at a shard, the others find nothing left to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+from store.clusters.failover import cluster_role
+from store.clusters.moves.shard_notes import Clusters
+from store.clusters.moves.shard_side import cut_off, lock_holder
+from store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side
+from store.clusters.moves.underway import Underway, owners, underway
+from store.engines.mysql_connections import query
+from store.errors import CellfeedError, StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("heal.after_cut_off", "heal.after_bar", "heal.after_give_back")
+
+_log = logging.getLogger("cellfeed.moves")
+
+LOOK_EVERY_S: Final = 1.0
+"""How often clusters are looked at, in seconds: one small query to each while no shard is on its way."""
+
+LOOK_TIMEOUT_S: Final = 5.0
+"""Longest wait for one answer, in seconds."""
+
+HEAL_AFTER_S: Final = 3.0
+"""How long a shard must have been without a cluster that serves it, in seconds: three times what a move may take for it (``steps.FENCE_MAX_S``)."""
+
+SILENT_MAX_S: Final = 10.0
+"""A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it says something every few milliseconds, except while it
+compares index entries: a million of them are about a second."""
+
+PATIENCE_S: Final = 5.0
+"""How long one attempt waits for nodes, in seconds."""
+
+
+def heal(clusters: Clusters, found: Underway) -> str | None:
+    """What was done for a shard that is fenced or switched, told for a log; None when nothing is left to do. ``clusters``: those that answer.
+
+    Raises StorageUnavailable when its mover is alive, or a master that is needed does not answer.
+    """
+    serves = owners(clusters).get(found.shard)
+    _end_silent(clusters, found, serves or found.target)
+    if serves is not None:
+        if found.stage != "switched":
+            return None
+        try:
+            Move(clusters, found.shard, patience_s=PATIENCE_S).to(serves)
+        except TooSlow as error:
+            raise StorageUnavailable(str(error)) from error
+        return f"shard {found.shard} is on {serves}, and the shard map says so"
+    if found.target not in clusters:
+        raise StorageUnavailable(f"cluster {found.target} does not answer, which alone knows whether shard {found.shard} was switched to it")
+    with ExitStack() as opened:
+        source = opened.enter_context(opened_side(clusters[found.source], found.shard))
+        target = opened.enter_context(opened_side(clusters[found.target], found.shard))
+        left, note = source.standing().leaving, target.standing().arriving
+        if source.standing().serves or left is None or left.target != found.target:
+            return None
+        if note is None or note.source != found.source:
+            raise StorageUnavailable(f"cluster {found.target} has no note of a copy of shard {found.shard}: it was switched, or what the cluster had was lost")
+        bar_switch(source, target)
+        failpoint("heal.after_bar")
+        give_back(source, found.target)
+        failpoint("heal.after_give_back")
+    return f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` goes on with its move to {found.target}, `shard rollback` drops the copy"
+
+
+def _end_silent(clusters: Clusters, found: Underway, other: str) -> None:
+    """Cuts a mover off that holds locks and says nothing on any of its connections."""
+    held = []
+    for name in {found.source, other} & clusters.keys():
+        role, _ = cluster_role(clusters[name])
+        if (holder := lock_holder(clusters[name], role, found.shard)) is not None:
+            held.append((name, role, holder))
+    if held and all(holder.silent_s >= SILENT_MAX_S for *_, holder in held):
+        for name, role, holder in held:
+            _log.warning("the mover of shard %d has said nothing to %s for %.0f s and is cut off", found.shard, name, holder.silent_s)
+            cut_off(clusters[name], role, holder)
+        failpoint("heal.after_cut_off")
+
+
+class MoveHealer:
+    """Looks after the moves of a datastore. Used by one thread."""
+
+    def __init__(self, clusters: Clusters, healed: Callable[[str], None] = lambda _: None, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clusters = {name: cluster.with_timeout(LOOK_TIMEOUT_S) for name, cluster in clusters.items()}
+        self._healed = healed
+        self._clock_s = clock_s
+        self._since_s: dict[tuple[int, str, str, str], float] = {}
+        """Since when a shard has been without a cluster that serves it or is known to: by shard, source, target and stage."""
+
+        self._nothing_to_do: set[tuple[str, int, int]] | None = None
+        """What was kept of shards, by cluster, shard and token, when all clusters answered and none was to be healed."""
+
+        self._told: set[str] = set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Looks until ``stop`` is set. Errors are told and waited out."""
+        while not stop.wait(LOOK_EVERY_S):
+            self.look()
+        self.close()
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+
+    def look(self) -> None:
+        """One look, and what is due."""
+        kept, answering = self._kept()
+        if kept == self._nothing_to_do or not kept:
+            self._since_s.clear()
+            return
+        try:
+            stuck = {(each.shard, each.source, each.target, each.stage): each for each in underway(answering) if each.stage in ("fenced", "switched")}
+        except CellfeedError as error:
+            self._tell(str(error))
+            return
+        now_s = self._clock_s()
+        self._since_s = {each: self._since_s.get(each, now_s) for each in stuck}
+        self._nothing_to_do = kept if not stuck and len(answering) == len(self._clusters) else None
+        for each, since_s in self._since_s.items():
+            if now_s - since_s >= HEAL_AFTER_S:
+                self._heal(answering, stuck[each])
+
+    def _heal(self, clusters: Clusters, found: Underway) -> None:
+        try:
+            done = heal(clusters, found)
+        except CellfeedError as error:
+            self._tell(f"shard {found.shard} is {found.stage} on its way from {found.source} to {found.target}, and could not be healed yet: {error}")
+            return
+        self._told.clear()
+        if done is not None:
+            _log.warning("a mover has left %s", done)
+            self._healed(done)
+
+    def _kept(self) -> tuple[set[tuple[str, int, int]], Clusters]:
+        """What every cluster keeps of shards that have left it or are about to, and the clusters that answer."""
+        kept: set[tuple[str, int, int]] = set()
+        answering = {}
+        for name, cluster in self._clusters.items():
+            try:
+                role, _ = cluster_role(cluster)
+                with cluster.server(role.master).connection() as connection:
+                    kept |= {(name, int(shard), int(token)) for shard, token in query(connection, f"SELECT shard, token FROM {cluster.meta}.shard_leaving")}
+            except CellfeedError as error:
+                self._tell(f"cluster {name} cannot be asked for shards that are on their way: {error}")
+            else:
+                answering[name] = cluster
+        return kept, answering
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.error("%s", text)

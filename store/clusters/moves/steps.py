@@ -1,0 +1,331 @@
+"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What each leaves is argued in :mod:`store.clusters.moves`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from store.clusters.failover import cluster_role
+from store.clusters.moves.index_copy import copy_entries
+from store.clusters.moves.log_copy import copy_log
+from store.clusters.moves.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
+from store.clusters.moves.shard_side import ShardSide, open_side
+from store.clusters.moves.underway import fence_of
+from store.clusters.shard_map import merged, read_map, write_map
+from store.clusters.storage import ClusterServers
+from store.engines.mysql_state import MySqlState
+from store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
+from store.failpoints import declare, failpoint
+
+declare(
+    "move.after_begin",
+    "move.after_mark",
+    "move.inside_copy",
+    "move.before_fence",
+    "move.after_fence",
+    "move.after_hide",
+    "move.after_rest",
+    "move.before_switch",
+    "move.after_switch",
+    "move.between_maps",
+    "move.after_map",
+    "move.inside_give_back",
+)
+
+_log = logging.getLogger("cellfeed.moves")
+
+FENCE_MAX_S: Final = 1.0
+"""Longest time for which a move keeps a shard from taking puts, in seconds. When the switch has not begun by then, the shard is given back, and fenced again
+later."""
+
+FENCES_MAX: Final = 5
+"""So many fences of one move: a shard that cannot be switched in time again and again is told, with what held it up."""
+
+NEAR_CELLS: Final = 2_000
+"""The shard is fenced when so many cells, or fewer, are left to copy: some twenty milliseconds."""
+
+NEAR_BUCKETS: Final = 32
+"""And when so few parts of its index tables have changed during the last round."""
+
+AGAIN_S: Final = 60.0
+"""How long a move looks for a master that does not answer before it gives up and is left to be resumed, in seconds."""
+
+_PAUSE_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move came to. ``fence_s``: from the fence until processes could learn of the target, None where that was not measured in one run; ``cells`` and
+    ``copy_s``: what was copied by this run and how long that took; ``was_there``: the target had it already."""
+
+    shard: int
+    source: str
+    target: str
+    cells: int
+    copy_s: float
+    fence_s: float | None
+    leader_epoch: int | None
+    was_there: bool = False
+
+
+class Move:
+    """One run of a move, from what is there to its end, or to an error after which another run goes on."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        shard: int,
+        complete_dictionaries: Callable[[], None] = lambda: None,
+        on_cells: Callable[[int], None] = lambda _: None,
+        patience_s: float = AGAIN_S,
+    ) -> None:
+        self._clusters, self._shard, self._patience_s = clusters, shard, patience_s
+        self._complete_dictionaries = complete_dictionaries
+        self._on_cells = on_cells
+        self._copied = 0
+        self._copy_s = 0.0
+
+    def to(self, to: str) -> Moved:
+        told = {name: told_by(cluster, cluster_role(cluster)[0]) for name, cluster in self._clusters.items()}
+        serves = [name for name, (served, *_) in told.items() if self._shard in served]
+        fence = fence_of(told, self._shard) if not serves else None
+        if serves == [to]:
+            kept = next((name for name, each in told.items() if self._shard in each.leaving), to)
+            with opened_side(self._clusters[to], self._shard) as target:
+                self._write_map(target, kept)
+            return Moved(self._shard, kept, to, 0, 0.0, None, None, was_there=True)
+        if fence and fence[1].target != to:
+            raise InvalidRequest(f"shard {self._shard} is on its way from {fence[0]} to {fence[1].target}: cellfeed shard resume, or rollback, first")
+        if not serves and not fence:
+            raise StorageUnavailable(f"no cluster tells that it has shard {self._shard}: the one that has it does not answer, or the configuration lacks it")
+        source_name = fence[0] if fence else serves[0]
+        if elsewhere := [name for name, each in told.items() if self._shard in each.arriving and name != to]:
+            raise InvalidRequest(f"shard {self._shard} is on its way to {elsewhere[0]}: cellfeed shard resume, or rollback, first")
+        self._complete_dictionaries()
+        with ExitStack() as opened:
+            source = opened.enter_context(opened_side(self._clusters[source_name], self._shard))
+            target = opened.enter_context(opened_side(self._clusters[to], self._shard))
+            return self._run(source, target)
+
+    def _run(self, source: ShardSide, target: ShardSide) -> Moved:
+        began_s: float | None = None
+        if source.standing().leaving:
+            epoch = self._resume(source, target)
+        else:
+            slow = ""
+            for _ in range(FENCES_MAX):
+                self._copy(source, target)
+                self._complete_dictionaries()
+                began_s = time.monotonic()
+                try:
+                    epoch = self._fence_and_switch(source, target, began_s + FENCE_MAX_S)
+                    break
+                except TooSlow as reason:
+                    slow = str(reason)
+                    _log.warning("shard %d was given back, to be fenced again: %s", self._shard, slow)
+            else:
+                raise InvalidRequest(f"shard {self._shard} could not be switched within {FENCE_MAX_S} s, {FENCES_MAX} times: {slow}; it is where it was")
+        # The source first: whoever finds the shard gone there reads the map there.
+        self._write_map(target, source.cluster.name)
+        fence_s = time.monotonic() - began_s if began_s is not None else None
+        failpoint("move.after_map")
+        return Moved(self._shard, source.cluster.name, target.cluster.name, self._copied, self._copy_s, fence_s, epoch)
+
+    # 1. copy
+
+    def _copy(self, source: ShardSide, target: ShardSide) -> None:
+        """Until little is left to do behind a fence. Raises StorageUnavailable when a node of either side does not get on."""
+        there = target.standing().arriving
+        if there is None or there.source != source.cluster.name:
+            target.begin(source.cluster.name, new_token(), _serves(source.standing())[0])
+            failpoint("move.after_begin")
+        self._end_erasures(source, target)
+        best, deadline_s = -1, 0.0
+        while True:
+            copied = self._copy_rest(source, target, source.held_by_all(), hidden=False)
+            differ = copy_entries(source.server, target, source.database)
+            _, end = _serves(source.standing())
+            arrived = min(_arrived(each) for each in target.on_members().values())
+            if end - copied <= NEAR_CELLS and copied - arrived <= NEAR_CELLS and differ <= NEAR_BUCKETS:
+                return
+            if arrived + copied > best:
+                best, deadline_s = arrived + copied, time.monotonic() + AGAIN_S
+            elif time.monotonic() > deadline_s and (end - copied > NEAR_CELLS or copied - arrived > NEAR_CELLS):
+                told = f"{copied} of {end} cells are on all nodes of the source and copied, {arrived} have arrived on all nodes of the target"
+                raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
+            time.sleep(_PAUSE_S)
+
+    def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
+        """Every node of the source has the mark before the first cell is copied, so no promotion undoes it: what is erased is erased before it is copied. A
+        copy that was begun without it, or behind which it was taken away, is begun anew."""
+        name = target.cluster.name
+        if source.standing().copied_to != name:
+            target.restart(_serves(source.standing())[0])
+            source.mark_copied(name)
+        deadline_s = time.monotonic() + AGAIN_S
+        _wait_for(lambda: all(each.copied_to == name for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the mark")
+        failpoint("move.after_mark")
+
+    def _copy_rest(self, source: ShardSide, target: ShardSide, end: int, *, hidden: bool) -> int:
+        """Copies up to ``end``; where the copy ends then."""
+        began_s = time.monotonic()
+        table = f"{source.database}.{HIDDEN if hidden else ''}cell"
+
+        def counted(cells: int) -> None:
+            self._copied += cells
+            self._on_cells(cells)
+            failpoint("move.inside_copy")
+
+        note = target.standing().arriving
+        if note is None:
+            raise StorageUnavailable(f"shard {self._shard} does not arrive at {target.cluster.name} any more")
+        first = note.next_added_id
+        try:
+            copy_log(source, table, target, first, end, counted)
+        except Trimmed:
+            # What was copied of it is behind the log's start by now.
+            standing = source.standing()
+            first = standing.leaving.log_start if standing.leaving else _serves(standing)[0]
+            target.restart(first)
+            copy_log(source, table, target, first, end, counted)
+        finally:
+            self._copy_s += time.monotonic() - began_s
+        return max(first, end)
+
+    # 2. fence, 3. finish, 4. switch
+
+    def _fence_and_switch(self, source: ShardSide, target: ShardSide, deadline_s: float) -> int:
+        """Raises TooSlow when the shard was given back. Until the switch has been sent nobody but this run could send one of its token, and it holds the lock
+        of the source: so it may give the shard back without asking the target."""
+        token = new_token()
+        target.prepare_switch(token)
+        failpoint("move.before_fence")
+        try:
+            source.fence(target.cluster.name, token)
+            failpoint("move.after_fence")
+            source.hide()
+            failpoint("move.after_hide")
+            left = self._finish(source, target, deadline_s)
+            if (late_s := time.monotonic() - deadline_s) > 0:
+                raise TooSlow(f"it took {FENCE_MAX_S + late_s:.2f} s")
+        except (Exception, KeyboardInterrupt) as error:
+            failpoint("move.inside_give_back")
+            give_back(source, target.cluster.name)
+            if isinstance(error, Unavailable):
+                raise TooSlow(str(error)) from error
+            raise
+        return self._switch(source, target, left)
+
+    def _resume(self, source: ShardSide, target: ShardSide) -> int:
+        """Behind the fence of a run that was killed. A switch that it may have sent is waited for: the note is locked, and gone when it came."""
+        left = source.standing().leaving
+        if left is None:
+            raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
+        target.prepare_switch(left.token)
+        source.hide()
+        return self._switch(source, target, self._finish(source, target, time.monotonic() + AGAIN_S))
+
+    def _finish(self, source: ShardSide, target: ShardSide, deadline_s: float) -> Leaving:
+        """Every node of the source has the fence, every node of the target all that is behind it. Raises TooSlow."""
+        _wait_for(lambda: all(_is_fenced(each) for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the fence")
+        left = source.standing().leaving
+        if left is None:
+            raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
+        self._copy_rest(source, target, left.next_added_id, hidden=True)
+        _wait_for(lambda: copy_entries(source.server, target, source.database) == 0, deadline_s, "the index entries differ")
+        failpoint("move.after_rest")
+        end = left.next_added_id
+        _wait_for(lambda: all(_arrived(each) >= end for each in target.on_members().values()), deadline_s, f"a node of {target.cluster.name} lacks cells")
+        return left
+
+    def _switch(self, source: ShardSide, target: ShardSide, left: Leaving) -> int:
+        epochs, columns = source.leader_epochs(), source.columns()
+        failpoint("move.before_switch")
+        epoch = target.switch(left, epochs, columns)
+        failpoint("move.after_switch")
+        return epoch
+
+    # 5. map
+
+    def _wait_for_switch(self, target: ShardSide) -> None:
+        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a minion should find the shard. A node that is away is not
+        waited for longer than a fence may last, when another one beside the master has it: that one, or one with more, is promoted. Raises TooSlow."""
+        began_s = time.monotonic()
+        while True:
+            there = [each is not None and each.serves is not None for name, each in target.on_answering().items() if name != target.role.master]
+            late_s = time.monotonic() - began_s
+            if all(there) or (any(there) and late_s > FENCE_MAX_S):
+                return
+            if late_s > self._patience_s:
+                raise TooSlow(f"no node of {target.cluster.name} but its master has the switch")
+            time.sleep(_PAUSE_S)
+
+    def _write_map(self, target: ShardSide, first: str) -> None:
+        name = target.cluster.name
+        states = {each: MySqlState(cluster.server(cluster_role(cluster)[0].master), cluster.meta) for each, cluster in self._clusters.items()}
+        known = merged([found for state in states.values() if (found := read_map(state)) is not None])
+        if known.by_shard()[self._shard] != name:
+            known = known.moved(self._shard, name, target.leader_epochs()[-1][0])
+        self._wait_for_switch(target)
+        for each in sorted(states, key=lambda each: each != first):
+            write_map({each: states[each]}, known)
+            failpoint("move.between_maps")
+
+
+# --- parts -------------------------------------------------------------------------------------------------------------------
+
+
+class TooSlow(Exception):
+    """Something behind a fence was not there in time."""
+
+
+def new_token() -> int:
+    """Names one attempt to switch: a switch of another one is refused."""
+    return secrets.randbits(62) + 1
+
+
+def opened_side(cluster: ClusterServers, shard: int) -> AbstractContextManager[ShardSide]:
+    """The shard on the cluster's present master, locked. Raises as :func:`open_side`."""
+    return open_side(cluster, cluster_role(cluster)[0], shard)
+
+
+def _serves(told: Standing) -> tuple[int, int]:
+    if told.serves is None:
+        raise StorageUnavailable("the source does not serve the shard any more")
+    return told.serves
+
+
+def _arrived(told: Standing) -> int:
+    """How far a node of the target has the copy."""
+    return told.arriving.next_added_id if told.arriving else 0
+
+
+def _is_fenced(told: Standing) -> bool:
+    return told.serves is None and told.leaving is not None and told.hidden
+
+
+def bar_switch(source: ShardSide, target: ShardSide) -> None:
+    """No switch of the present fence has come, and none can come any more: asked under both locks, on both masters. Raises StorageUnavailable when it has."""
+    there = target.standing()
+    if there.serves or there.leaving:  # and moved on since
+        raise StorageUnavailable(f"shard {source.shard} was switched to {target.cluster.name} meanwhile")
+    if there.arriving:
+        target.prepare_switch(new_token())
+
+
+def give_back(source: ShardSide, copied_to: str) -> None:
+    """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made for."""
+    if (left := source.standing().leaving) is not None and source.standing().serves is None:
+        source.give_back(left.token, copied_to)
+
+
+def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+    while not done():
+        if time.monotonic() > deadline_s:
+            raise TooSlow(otherwise)
+        time.sleep(_PAUSE_S)

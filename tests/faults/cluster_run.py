@@ -19,6 +19,7 @@ from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
+from tests.faults.cluster_exports import exporting
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, cluster_system
 from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
@@ -26,6 +27,9 @@ from tests.faults.run import FaultRun
 from tests.services.kept_index import differences, index_worker, made_index
 
 CLUSTER_KINDS = tuple(CLUSTER_FAULTS)
+LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-promoted")
+"""Minutes each: by command only."""
+
 RECOVERY_MAX_S = 10.0
 CALL_MAX_S = 17.0
 """The datastore's own limit for a put, and the slack of a busy machine."""
@@ -44,14 +48,15 @@ OTHER_PROCESSES = 5
 """That write beside the first one where COMMITs are held back: enough for some of them not to wait for each other's shards."""
 
 
-def run_cluster_faults(kind: str, seed: int) -> FaultRun:
-    """Runs and checks one kind."""
+def run_cluster_faults(kind: str, seed: int, *, exported: bool = False) -> FaultRun:
+    """Runs and checks one kind. ``exported``: with an exporter to a real Kafka broker among the readers (I15, I17)."""
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()
     lossy = kind == "lost-tail"
-    clusters = 2 if kind in ("buffered", "lost-tail", "shard-moves") else 1
-    supervised = kind in ("supervised", "shard-moves")
+    moves = kind.startswith("shard-moves")
+    clusters = 2 if moves or kind in ("buffered", "lost-tail") else 1
+    supervised = moves or kind == "supervised"
     with cluster_system(semi_sync=not lossy, clusters=clusters, supervised=supervised, with_small_disk=kind == "disk-full") as system:
         copies = 1 if len(system.admin) > 1 else 0
         datastore = Datastore(writing := system.engine(copies))
@@ -63,6 +68,7 @@ def run_cluster_faults(kind: str, seed: int) -> FaultRun:
         indexed = indexing.enter_context(Datastore(system.engine(0)))
         indexing.enter_context(index_worker(indexed))
         version = made_index(indexed, INDEX)
+        exports = indexing.enter_context(exporting(system.engine(0))) if exported else None
         ledger = Ledger()
         writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4)
         try:
@@ -77,6 +83,8 @@ def run_cluster_faults(kind: str, seed: int) -> FaultRun:
             time.sleep(0.5)
             writers.stop()
             result.violations = merge(_checks(system, datastore, ledger, tailers, lossy=lossy), {"I18": [] if lossy else differences(indexed, version)})
+            if exports is not None:
+                result.violations = merge(result.violations, exports.violations(datastore))
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")

@@ -17,6 +17,7 @@ from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion
 from store.clusters.init import init_cluster
+from store.clusters.moves.heal import MoveHealer
 from store.clusters.node import OpenNode
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
@@ -52,12 +53,14 @@ class ClusterSystem:
         self.servers = dict(zip(names, servers, strict=True))
         self.proxies = {name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()}
         self.promoted: list[Promotion] = []
+        self.healed: list[str] = []
         shard_map = even_map(DATASTORE, SHARDS, list("ab"[:clusters]))
         self.admin = {cluster: self._admin(cluster, semi_sync) for cluster in "ab"[:clusters]}
         for cluster in self.admin.values():
             init_cluster(cluster, shard_map)
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=FailoverSupervisor(each, self.promoted.append).run, args=(self._stop,)) for each in self.admin.values()]
+        looking = [FailoverSupervisor(each, self.promoted.append).run for each in self.admin.values()] + [MoveHealer(self.admin, self.healed.append).run]
+        self._threads = [threading.Thread(target=look, args=(self._stop,)) for look in looking]
         if supervised:
             for thread in self._threads:
                 thread.start()

@@ -1,28 +1,28 @@
-"""What happens to moves of shards in a fault run: the mover is killed (kill -9) at a failpoint, a master dies at one, and the supervisors promote. After each
-the move is gone on with, or taken back, and the next one goes the other way."""
+"""What happens to moves of shards in a fault run, while supervisors promote and a healer looks after moves. After each the move is gone on with, or taken back,
+and the next one goes the other way.
+
+shard-moves                a mover killed (kill -9), then a master, each at a failpoint that the seed chooses
+shard-moves-mover-killed   the mover, a process, killed at every failpoint; what is unserved then must be served again before anybody does anything
+shard-moves-master-killed  the source's master, and the target's, killed at every failpoint
+shard-moves-promoted       another node promoted at every failpoint while the master is well, on the source or the target, by turns
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from store.clusters.failover import cluster_role
+from store.clusters.failover import cluster_role, promote
 from store.clusters.moves import mover
 from store.clusters.moves.underway import owners, underway
 from store.datastore import Datastore
 from store.errors import CellfeedError
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
-from tests.faults.cluster_system import ClusterSystem
+from tests.faults.cluster_system import SHARDS, ClusterSystem
+from tests.faults.mover_process import kill_mover_at
 
-ROOT = Path(__file__).parents[2]
 POINTS = tuple(sorted(point for point in FAILPOINTS if point.startswith("move.") and point not in ("move.inside_give_back", "move.inside_clean")))
 MASTER_POINTS = tuple(point for point in POINTS if point not in ("move.between_maps", "move.after_map"))
 """Where a master that dies is still one of the move's."""
@@ -31,11 +31,38 @@ MASTER_POINTS = tuple(point for point in POINTS if point not in ("move.between_m
 def shard_moves(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """The mover killed, then the source's master or the target's, each at a point of its own, one move after the other; then one that nothing happens to."""
     shard = chance.randrange(4)
-    side = chance.choice(["source", "target"])
-    witnessed = [_mover_killed(system, datastore, chance, shard), _master_killed(system, datastore, chance, shard, side)]
+    witnessed = [
+        _mover_killed(system, datastore, shard, chance.choice(POINTS), back=chance.random() < 0.5),
+        _master_killed(system, datastore, shard, chance.choice(MASTER_POINTS), chance.choice(["source", "target"])),
+    ]
+    return [*witnessed, _undisturbed(system, datastore, shard)]
+
+
+def mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+    """At every failpoint, and the shard is served again by itself."""
+    shard, turn = chance.randrange(4), chance.randrange(2)
+    witnessed = [_mover_killed(system, datastore, shard, point, back=bool((turn + number) % 2), heals=True) for number, point in enumerate(POINTS)]
+    return [*witnessed, _undisturbed(system, datastore, shard)]
+
+
+def master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+    """Of both sides, at every failpoint."""
+    shard = chance.randrange(4)
+    witnessed = [_master_killed(system, datastore, shard, point, side) for point in MASTER_POINTS for side in ("source", "target")]
+    return [*witnessed, _undisturbed(system, datastore, shard)]
+
+
+def promoted(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+    """Of one side or the other, at every failpoint."""
+    shard, turn = chance.randrange(4), chance.randrange(2)
+    witnessed = [_promoted(system, datastore, shard, point, ("source", "target")[(turn + number) % 2]) for number, point in enumerate(MASTER_POINTS)]
+    return [*witnessed, _undisturbed(system, datastore, shard)]
+
+
+def _undisturbed(system: ClusterSystem, datastore: Datastore, shard: int) -> str:
     source, target = _sides(system, shard)
     done = mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
-    return [*witnessed, f"shard {shard} from {source} to {target}, {done.cells} cells, fenced for {done.fence_s or 0:.2f} s"]
+    return f"shard {shard} from {source} to {target}, {done.cells} cells, fenced for {done.fence_s or 0:.2f} s"
 
 
 def _sides(system: ClusterSystem, shard: int) -> tuple[str, str]:
@@ -44,51 +71,66 @@ def _sides(system: ClusterSystem, shard: int) -> tuple[str, str]:
     return source, "b" if source == "a" else "a"
 
 
-def _mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random, shard: int) -> str:
+def _mover_killed(system: ClusterSystem, datastore: Datastore, shard: int, point: str, *, back: bool, heals: bool = False) -> str:
+    """``back``: whether the move is taken back, where it can be. ``heals``: whether it is waited for the healer first."""
     source, target = _sides(system, shard)
-    point = chance.choice(POINTS)
     clusters = {name: {node: system.url(node) for node in cluster.servers} for name, cluster in system.admin.items()}
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.faults.mover_process", json.dumps(clusters), str(shard), target],
-        cwd=ROOT,
-        env={**os.environ, "CELLFEED_FAILPOINTS": f"{point}=kill"},
-        timeout=120,
-        check=False,
-    )
-    if died.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"the mover ended with {died.returncode} and was not killed at {point}: the fault did not happen")
-    [found] = [each for each in underway(system.admin) if each.shard == shard]
-    if found.stage in ("copying", "fenced") and chance.random() < 0.5:
+    pid = kill_mover_at(point, clusters, SHARDS, shard, target)
+    stage = _stage(system, shard)
+    if heals and stage in ("fenced", "switched"):
+        _until(lambda: _stage(system, shard) in ("copying", "kept"), f"shard {shard} is served again")
+    if stage in ("copying", "fenced") and back:
         mover.roll_back(system.admin, shard)
-        return f"the mover of shard {shard} killed at {point} ({found.stage}), taken back to {source}"
+        return f"the mover (pid {pid}) of shard {shard} killed at {point} ({stage}), taken back to {source}"
     mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
-    return f"the mover of shard {shard} killed at {point} ({found.stage}), gone on with to {target}"
+    return f"the mover (pid {pid}) of shard {shard} killed at {point} ({stage}), gone on with to {target}"
 
 
-def _master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random, shard: int, side: str) -> str:
+def _stage(system: ClusterSystem, shard: int) -> str:
+    [found] = [each.stage for each in underway(system.admin) if each.shard == shard]
+    return found
+
+
+def _master_killed(system: ClusterSystem, datastore: Datastore, shard: int, point: str, side: str) -> str:
     source, target = _sides(system, shard)
     name = source if side == "source" else target
     role, _ = cluster_role(system.admin[name])
-    point = chance.choice(MASTER_POINTS)
-    died = threading.Event()
     before = len(system.promoted)
-
-    def kill() -> None:
-        if not died.is_set():
-            system.servers[role.master].kill()
-            died.set()
-
-    watch_failpoint(point, kill)
-    try:
-        mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
-    finally:
-        unwatch_failpoint(point)
-    if not died.is_set():
-        raise RuntimeError(f"{role.master} was not killed at {point}: the fault did not happen")
+    _move_with(system, datastore, shard, target, point, system.servers[role.master].kill)
     _until(lambda: len(system.promoted) > before, f"the supervisor promotes a minion of {name}")
     system.servers[role.master].start()
     _until(lambda: _has_two_minions(system, name), f"{role.master} is back")
     return f"{role.master}, master of the {side}, killed at {point} of the move of shard {shard} to {target}; {system.promoted[-1].master} promoted"
+
+
+def _promoted(system: ClusterSystem, datastore: Datastore, shard: int, point: str, side: str) -> str:
+    source, target = _sides(system, shard)
+    name = source if side == "source" else target
+    role, _ = cluster_role(system.admin[name])
+    _move_with(system, datastore, shard, target, point, lambda: promote(system.admin[name]))
+    now, _ = cluster_role(system.admin[name])
+    if now.epoch == role.epoch or now.master == role.master:
+        raise RuntimeError(f"nobody was promoted in the place of {role.master}: the fault did not happen")
+    _until(lambda: _has_two_minions(system, name), f"{role.master} is a minion")
+    return f"{now.master} of the {side} promoted at {point} of the move of shard {shard} to {target}"
+
+
+def _move_with(system: ClusterSystem, datastore: Datastore, shard: int, target: str, point: str, fault: Callable[[], object]) -> None:
+    """A move to its end, with a fault at the first pass of a failpoint."""
+    happened = threading.Event()
+
+    def once() -> None:
+        if not happened.is_set():
+            happened.set()
+            fault()
+
+    watch_failpoint(point, once)
+    try:
+        mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
+    finally:
+        unwatch_failpoint(point)
+    if not happened.is_set():
+        raise RuntimeError(f"{point} was not passed: the fault did not happen")
 
 
 def _has_two_minions(system: ClusterSystem, name: str) -> bool:

@@ -1,21 +1,41 @@
-"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process CLUSTERS_JSON SHARD CLUSTER``, with clusters as name to node name to
-URL. Where it dies is told by CELLFEED_FAILPOINTS."""
+"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to node
+name to URL. Where it dies is told by CELLFEED_FAILPOINTS."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from store.clusters.moves.mover import move_shard
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer
-from tests.faults.cluster_system import DATASTORE, SHARDS
+
+ROOT = Path(__file__).parents[2]
+DATASTORE = "trips"
+
+
+def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards: int, shard: int, to: str) -> int:
+    """Moves a shard in a process that is killed (kill -9) at the failpoint; returns its pid. Raises RuntimeError when it was not."""
+    arguments = [json.dumps({name: dict(nodes) for name, nodes in clusters.items()}), str(shards), str(shard), to]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.mover_process", *arguments], cwd=ROOT, env={**os.environ, "CELLFEED_FAILPOINTS": f"{point}=kill"}
+    )
+    code = process.wait(120)
+    if code != -signal.SIGKILL:
+        raise RuntimeError(f"the mover ended with {code} and was not killed at {point}: the fault did not happen")
+    return process.pid
 
 
 def main() -> None:
-    clusters, shard, to = sys.argv[1:]
+    clusters, shards, shard, to = sys.argv[1:]
     made = {
-        name: ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(url) for node, url in nodes.items()}) for name, nodes in json.loads(clusters).items()
+        name: ClusterServers(name, DATASTORE, int(shards), {node: MySqlServer(url) for node, url in nodes.items()})
+        for name, nodes in json.loads(clusters).items()
     }
     move_shard(made, int(shard), to, lambda: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
+from tests.faults.cluster_run import CLUSTER_KINDS, LONG_KINDS, run_cluster_faults
 from tests.services import local_mariadb
 from tests.services.small_disk import NoSmallDisk
 
@@ -13,7 +13,7 @@ from tests.services.small_disk import NoSmallDisk
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("mariadb-cluster")
-@pytest.mark.parametrize("kind", CLUSTER_KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in CLUSTER_KINDS if kind not in LONG_KINDS])
 def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
     if reason := local_mariadb.why_not():
         pytest.skip(reason)

@@ -11,12 +11,13 @@ import pytest
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
+from store.clusters.shard_map import even_map
 from store.datastore import Datastore
 from tests.services import local_mariadb
 from tests.services.local_kafka import Kafka, started_kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
-from tests.services.mariadb_cluster import TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,14 @@ def coordinator(coordination: str, store: Datastore) -> Iterator[Coordinator]:
     """The test's own eyes on the coordination of ``store``."""
     with closing(open_coordinator(coordination, store.state)) as opened:
         yield opened
+
+
+@pytest.fixture
+def clusters(servers: list[MariaDB]) -> Iterator[dict[str, TestCluster]]:
+    """Two clusters of the three servers: c1 has a master and a minion, c2 one node; bare again afterwards."""
+    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
+    made = {"c1": make_cluster("c1", servers[:2], divided), "c2": make_cluster("c2", servers[2:], divided)}
+    yield made
+    for each in made.values():
+        each.admin.close()
+        each.bare()

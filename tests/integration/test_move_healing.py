@@ -1,0 +1,220 @@
+"""Shards that a dead, stopped or paused mover has left are served again by themselves, on real MariaDB servers; nothing is taken back that was switched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+
+from store.clusters.engine import ClusteredEngine
+from store.clusters.moves import heal, mover
+from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
+from store.clusters.moves.underway import Underway, underway
+from store.datastore import Datastore
+from store.errors import StorageUnavailable
+from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
+from tests.faults.mover_process import kill_mover_at
+from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, serving, tailing, writing
+from tests.services.mariadb_cluster import SHARDS, TestCluster
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def engine(clusters: dict[str, TestCluster]) -> Iterator[ClusteredEngine]:
+    with closing(open_engine(clusters)) as opened:
+        yield opened
+
+
+class Healer:
+    """Looks when it is told to, by a clock of its own."""
+
+    def __init__(self, clusters: dict[str, TestCluster]) -> None:
+        self.healed: list[str] = []
+        self.now_s = 0.0
+        self._healer = MoveHealer(admins(clusters), self.healed.append, lambda: self.now_s)
+
+    def look(self) -> None:
+        self._healer.look()
+
+    def later(self) -> None:
+        """A look at what there is, and one when it has been there for long enough."""
+        self.look()
+        self.now_s += HEAL_AFTER_S
+        self.look()
+
+    def close(self) -> None:
+        self._healer.close()
+
+
+@pytest.fixture
+def healer(clusters: dict[str, TestCluster]) -> Iterator[Healer]:
+    with closing(Healer(clusters)) as made:
+        yield made
+
+
+def stages(clusters: dict[str, TestCluster]) -> list[str]:
+    return [each.stage for each in underway(admins(clusters)) if each.shard == SHARD]
+
+
+@pytest.mark.parametrize(("point", "stage"), [("move.after_hide", "fenced"), ("move.before_switch", "fenced"), ("move.after_switch", "switched")])
+def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch, point: str, stage: str
+) -> None:
+    monkeypatch.setattr(heal, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
+    urls = {name: {node: server.url for node, server in each.servers.items()} for name, each in clusters.items()}
+    stop, healed = threading.Event(), list[str]()
+    with tailing(clusters) as tailer, Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
+        kill_mover_at(point, urls, SHARDS, SHARD, "c2")
+        assert stages(clusters) == [stage]
+        thread = threading.Thread(target=MoveHealer(admins(clusters), healed.append).run, args=(stop,))
+        thread.start()
+        try:
+            wait_until(lambda: bool(healed), "it is healed")
+            writer.goes_on()
+        finally:
+            stop.set()
+            thread.join(60)
+        assert serving(clusters) == (["c1"] if stage == "fenced" else ["c2"])
+        assert stages(clusters) == (["copying"] if stage == "fenced" else ["kept"])
+        if stage == "fenced":
+            move(clusters, engine, "c2")  # goes on with the copy
+        assert serving(clusters) == ["c2"]
+        writer.goes_on()
+        writer.stop()
+        check(clusters, writer, tailer)
+
+
+@contextmanager
+def paused_mover(clusters: dict[str, TestCluster], engine: ClusteredEngine, point: str) -> Iterator[tuple[threading.Event, list[object]]]:
+    """A mover that stands still at the failpoint until the event is set, and then tells how it ended."""
+    reached, go_on, ended = threading.Event(), threading.Event(), list[object]()
+
+    def pause() -> None:
+        reached.set()
+        go_on.wait(120)
+
+    def run() -> None:
+        try:
+            ended.append(mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=0))
+        except BaseException as error:
+            ended.append(error)
+
+    watch_failpoint(point, pause)
+    thread = threading.Thread(target=run, name="paused-mover")
+    thread.start()
+    try:
+        assert reached.wait(60)
+        yield go_on, ended
+    finally:
+        go_on.set()
+        thread.join(90)
+        unwatch_failpoint(point)
+        clear_failpoints()
+
+
+def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_nothing_when_it_wakes_up(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.put(cells(1, 50))
+    with paused_mover(clusters, engine, "move.before_switch") as (go_on, ended):
+        healer.later()
+        assert (healer.healed, serving(clusters)) == ([], [])  # it may be alive
+        monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
+        # The healer dies when it has cut it off, and another goes on.
+        set_failpoint("heal.after_cut_off", "raise")
+        wait_until(lambda: died_at(healer, "heal.after_cut_off"), "it is cut off")
+        wait_until(lambda: healed(healer), "the shard is given back")
+        assert serving(clusters) == ["c1"]
+        [new] = engine.put(cells(2, 1))
+        assert new.added_id == 50
+        go_on.set()
+        wait_until(lambda: bool(ended), "the mover has ended")
+        assert isinstance(ended[0], StorageUnavailable)
+    assert serving(clusters) == ["c1"]
+    assert len(log(engine)) == 51
+    assert move(clusters, engine, "c2").target == "c2"
+    assert [each[0] for each in log(engine)] == list(range(51))
+
+
+def test_a_mover_that_stands_still_behind_its_switch_is_cut_off_and_the_map_is_written(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.put(cells(1, 20))
+    monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
+    with paused_mover(clusters, engine, "move.after_switch") as (go_on, ended):
+        wait_until(lambda: healed(healer), "the map is written")
+        assert stages(clusters) == ["kept"]
+        [new] = engine.put(cells(2, 1))
+        assert new.added_id == 20
+        go_on.set()
+        wait_until(lambda: bool(ended), "the mover has ended")
+        assert isinstance(ended[0], StorageUnavailable)
+    assert serving(clusters) == ["c2"]
+    assert stages(clusters) == ["kept"]
+
+
+def healed(healer: Healer) -> bool:
+    healer.later()
+    return bool(healer.healed)
+
+
+def died_at(healer: Healer, point: str) -> bool:
+    with suppress(FailpointReached):
+        healer.later()
+    return passes(point) > 0
+
+
+@pytest.mark.parametrize("point", ["heal.after_bar", "heal.after_give_back"])
+def test_a_healer_that_dies_leaves_what_the_next_one_heals(clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, point: str) -> None:
+    engine.put(cells(1, 20))
+    set_failpoint("move.before_switch", "raise")
+    with pytest.raises(FailpointReached):
+        move(clusters, engine, "c2")
+    set_failpoint(point, "raise")
+    with pytest.raises(FailpointReached):
+        healer.later()
+    clear_failpoints()
+    assert serving(clusters) == ([] if point == "heal.after_bar" else ["c1"])
+    healer.later()
+    assert serving(clusters) == ["c1"]
+    assert stages(clusters) == ["copying"]
+    assert engine.put(cells(2, 1))[0].added_id == 20
+    mover.roll_back(admins(clusters), SHARD)
+    assert stages(clusters) == []
+
+
+def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.put(cells(1, 10))
+    move(clusters, engine, "c2")
+    before = Underway(SHARD, "c1", "c2", "fenced", 10, 10)
+    monkeypatch.setattr(mover, "underway_of", lambda *_: before)
+    with pytest.raises(StorageUnavailable, match="was switched to c2 meanwhile"):
+        mover.roll_back(admins(clusters), SHARD, again_s=0)
+    assert heal.heal(admins(clusters), before) is None
+    only = {"c1": clusters["c1"].admin}
+    with pytest.raises(StorageUnavailable, match="alone knows"):
+        heal.heal(only, before)
+    assert serving(clusters) == ["c2"]
+
+
+def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_operator(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.put(cells(1, 10))
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        move(clusters, engine, "c2")
+    clear_failpoints()
+    clusters["c2"].servers["a"].sql("DELETE FROM trips_meta.shard_arriving")
+    healer.later()
+    assert "has no note of a copy of shard 1" in caplog.text
+    assert serving(clusters) == []
+    assert mover.roll_back(admins(clusters), SHARD).source == "c1"
+    assert serving(clusters) == ["c1"]

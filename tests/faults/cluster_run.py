@@ -18,8 +18,8 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
-from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_exports import exporting
+from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, cluster_system
 from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger

@@ -124,7 +124,7 @@ class MoveHealer:
         self._nothing_to_do: set[tuple[str, int, int]] | None = None
         """What was kept of shards, by cluster, shard and token, when all clusters answered and none was to be healed."""
 
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are told and waited out."""
@@ -145,7 +145,7 @@ class MoveHealer:
         try:
             stuck = {(each.shard, each.source, each.target, each.stage): each for each in underway(answering) if each.stage in ("fenced", "switched")}
         except CellfeedError as error:
-            self._tell(str(error))
+            self._tell("moves", str(error))
             return
         now_s = self._clock_s()
         self._since_s = {each: self._since_s.get(each, now_s) for each in stuck}
@@ -158,7 +158,10 @@ class MoveHealer:
         try:
             done = heal(clusters, found)
         except CellfeedError as error:
-            self._tell(f"shard {found.shard} is {found.stage} on its way from {found.source} to {found.target}, and could not be healed yet: {error}")
+            self._tell(
+                f"shard {found.shard}",
+                f"shard {found.shard} is {found.stage} on its way from {found.source} to {found.target}, and could not be healed yet: {error}",
+            )
             return
         self._told.clear()
         if done is not None:
@@ -175,12 +178,12 @@ class MoveHealer:
                 with cluster.server(role.master).connection() as connection:
                     kept |= {(name, int(shard), int(token)) for shard, token in query(connection, f"SELECT shard, token FROM {cluster.meta}.shard_leaving")}
             except CellfeedError as error:
-                self._tell(f"cluster {name} cannot be asked for shards that are on their way: {error}")
+                self._tell(name, f"cluster {name} cannot be asked for shards that are on their way: {error}")
             else:
                 answering[name] = cluster
         return kept, answering
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _tell(self, about: str, text: str) -> None:
+        if self._told.get(about) != text:
+            self._told[about] = text
             _log.error("%s", text)

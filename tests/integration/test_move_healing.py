@@ -12,8 +12,10 @@ from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import heal, mover
 from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
 from store.clusters.moves.underway import Underway, underway
+from store.clusters.shard_map import read_map, write_map
 from store.datastore import Datastore
-from store.errors import StorageUnavailable
+from store.engines.mysql_state import MySqlState
+from store.errors import InvalidRequest, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from tests.faults.mover_process import kill_mover_at
 from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, serving, tailing, writing
@@ -216,5 +218,12 @@ def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_opera
     healer.later()
     assert "has no note of a copy of shard 1" in caplog.text
     assert serving(clusters) == []
+    state = MySqlState(clusters["c1"].admin.server("a"), "trips_meta")
+    known = read_map(state)
+    assert known is not None
+    write_map({"c1": state}, known.moved(SHARD, "c3", 9))  # as if it were left from a move before
+    with pytest.raises(InvalidRequest, match="is on cluster c3, which the configuration does not name"):
+        mover.roll_back(admins(clusters), SHARD)
+    write_map({"c1": state}, known.moved(SHARD, "c1", 10))
     assert mover.roll_back(admins(clusters), SHARD).source == "c1"
     assert serving(clusters) == ["c1"]

@@ -19,6 +19,7 @@ What a kill of the healer leaves:
 
     the mover's connections are ended     the fence, and no mover: the next look heals it
     the copy's note has another token     no switch of the mover can come any more; the next look heals it
+    the copy is hidden again              as before
     the tables have their names back      the counter is not there, so nobody puts; what is read is what the source still has; the next look goes on
     the counter is back                   the source serves: healed
     between two maps                      the next look writes the rest
@@ -165,7 +166,7 @@ class MoveHealer:
             return
         self._told.clear()
         if done is not None:
-            _log.warning("a mover has left %s", done)
+            _log.warning("a mover had died: %s", done)
             self._healed(done)
 
     def _kept(self) -> tuple[set[tuple[str, int, int]], Clusters]:

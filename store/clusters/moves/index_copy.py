@@ -38,7 +38,7 @@ def copy_entries(source: MySqlServer, target: ShardSide, database: str) -> int:
 
 def _creation(connection: Connection[Any], database: str, plain: str, name: str) -> str:
     [(_, create)] = query(connection, f"SHOW CREATE TABLE {database}.{name}")
-    return str(create).replace(f"CREATE TABLE `{name}`", f"CREATE TABLE {database}.`{plain}`", 1)
+    return str(create).replace(f"CREATE TABLE `{name}`", f"CREATE TABLE {database}.`{HIDDEN}{plain}`", 1)
 
 
 def _copy_table(source: MySqlServer, target: ShardSide, database: str, plain: str, name: str) -> int:
@@ -52,7 +52,7 @@ def _copy_table(source: MySqlServer, target: ShardSide, database: str, plain: st
     ]
     row = "CONCAT('(', " + ", ',', ".join(literals) + ", ')')"
     with ThreadPoolExecutor(1, thread_name_prefix="copy-index") as other:
-        there = other.submit(_digests, target.server, f"{database}.{plain}", row)
+        there = other.submit(_digests, target.server, f"{database}.{HIDDEN}{plain}", row)
         here = _digests(source, f"{database}.{name}", row)
         found = there.result()
     differ = sorted(bucket for bucket in here.keys() | found.keys() if here.get(bucket) != found.get(bucket))

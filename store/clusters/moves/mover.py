@@ -15,7 +15,7 @@ from store.clusters.failover import cluster_role
 from store.clusters.moves.shard_notes import Clusters, told_by
 from store.clusters.moves.steps import AGAIN_S, Move, Moved, TooSlow, bar_switch, give_back, opened_side
 from store.clusters.moves.underway import Underway, underway_of
-from store.clusters.shard_map import read_map
+from store.clusters.shard_map import merged, read_map
 from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
@@ -64,6 +64,8 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
             )
         if found.stage == "fenced" and found.target not in clusters:
             raise InvalidRequest(f"the configuration does not name cluster {found.target}, which alone knows whether shard {shard} was switched to it: name it")
+        if found.stage == "fenced" and (elsewhere := _unknown_owner(clusters, shard)) is not None:
+            raise InvalidRequest(f"the shard map says that shard {shard} is on cluster {elsewhere}, which the configuration does not name: name it")
         with ExitStack() as opened:
             source = opened.enter_context(opened_side(clusters[found.source], shard))
             target = opened.enter_context(opened_side(clusters[found.target], shard)) if found.target in clusters else None
@@ -80,6 +82,13 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
         return found
 
     return _again(once, again_s)
+
+
+def _unknown_owner(clusters: Clusters, shard: int) -> str | None:
+    """The cluster that the newest shard map names for the shard, when it is not one of these: what looks like a fence may be left from moves before."""
+    maps = [read_map(MySqlState(each.server(cluster_role(each)[0].master), each.meta)) for each in clusters.values()]
+    name = merged([each for each in maps if each is not None]).by_shard()[shard]
+    return None if name in clusters else name
 
 
 def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], None]) -> str:

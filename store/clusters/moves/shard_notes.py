@@ -17,7 +17,7 @@ Clusters = Mapping[str, ClusterServers]
 """The clusters of a datastore by name."""
 
 HIDDEN: Final = "moved_"
-"""Before the names of a shard's tables on the cluster that it leaves: whoever reads there by an old map finds nothing."""
+"""Before the names of a shard's tables on a cluster that it leaves, or that has not got all of it yet: whoever reads there by an old map finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)

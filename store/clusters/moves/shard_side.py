@@ -90,7 +90,7 @@ class ShardSide:
     # --- the target ------------------------------------------------------------------------------------------------------
 
     def begin(self, source: str, token: int, first: int) -> None:
-        """Makes the shard's tables anew, and the note that it arrives, from id ``first`` on. Raises ProtectData where it is served."""
+        """Makes the shard's tables anew, hidden, and the note that it arrives, from id ``first`` on. Raises ProtectData where it is served."""
         there = self.standing()
         if there.serves:
             raise ProtectData(f"cluster {self.cluster.name} serves shard {self.shard} already")
@@ -98,7 +98,7 @@ class ShardSide:
         def make(connection: Connection[Any]) -> None:
             query(connection, f"DROP DATABASE IF EXISTS {self.database}")
             for statement in schema_statements()[1]:
-                query(connection, statement.format(shard=self.database))
+                query(connection, statement.format(shard=self.database).replace(f"{self.database}.cell", self._copy("cell"), 1))
 
         self._run(make, writes=True)
         values = f"({self.shard}, X'{source.encode().hex()}', {token}, {first}, NOW(6))"
@@ -120,7 +120,7 @@ class ShardSide:
     def _insert(self, connection: Connection[Any], first: int, rows: Sequence[bytes]) -> None:
         if self._arriving(connection).next_added_id != first:
             raise StorageUnavailable(f"the copy of shard {self.shard} does not end at {first} any more")
-        head = f"INSERT INTO {self.database}.cell (added_id,row_key,column_name,ref_key,body,created_at) VALUES ".encode()
+        head = f"INSERT INTO {self._copy('cell')} (added_id,row_key,column_name,ref_key,body,created_at) VALUES ".encode()
         for part in rows:
             query(connection, head + part)
 
@@ -128,7 +128,7 @@ class ShardSide:
         """The copy begins anew, at ``first``: what is before was trimmed, or rows were erased that it may have as they were."""
         self._commit(
             lambda _: [
-                f"DELETE FROM {self.database}.cell",
+                f"DELETE FROM {self._copy('cell')}",
                 f"UPDATE {self._meta}.shard_arriving SET next_added_id = {first} WHERE shard = {self.shard}",
             ]
         )
@@ -137,8 +137,8 @@ class ShardSide:
         """Puts other entries in the place of some of an index table's, while the shard arrives."""
         self._commit(
             lambda _: [
-                f"DELETE FROM {self.database}.{table} WHERE {bucket_condition}",
-                *(f"INSERT INTO {self.database}.{table} ({columns}) VALUES {part}" for part in rows),
+                f"DELETE FROM {self._copy(table)} WHERE {bucket_condition}",
+                *(f"INSERT INTO {self._copy(table)} ({columns}) VALUES {part}" for part in rows),
             ],
             before=self._arriving,
         )
@@ -147,14 +147,19 @@ class ShardSide:
         """Has the index tables of these names, made by these statements, and no others."""
 
         def change(connection: Connection[Any]) -> None:
-            there = set(tables(connection, self.database)) - {"cell"}
+            there = {name.removeprefix(HIDDEN) for name in tables(connection, self.database)} - {"cell"}
             for name in sorted(there - set(wanted)):
-                query(connection, f"DROP TABLE {self.database}.{name}")
+                query(connection, f"DROP TABLE {self._copy(name)}")
             for name in sorted(set(wanted) - there):
                 query(connection, wanted[name])
 
         self._commit(lambda _: [], before=self._arriving)
         self._run(change, writes=True)
+
+    def show(self) -> None:
+        """Gives a copy that is whole its tables' own names, before the switch, so that no node ever serves the shard without them. Doing it again changes
+        nothing."""
+        self._run(self._shown, writes=True)
 
     def prepare_switch(self, token: int) -> None:
         """From here on only the fence of this token may be followed by a switch. Waits for a switch that is still under way, and raises StorageUnavailable when
@@ -218,11 +223,11 @@ class ShardSide:
 
     def hide(self) -> None:
         """Gives the shard's tables their other names. Doing it again changes nothing."""
-        self._rename(lambda name: None if name.startswith(HIDDEN) else HIDDEN + name)
+        self._run(lambda connection: self._rename(connection, lambda name: None if name.startswith(HIDDEN) else HIDDEN + name), writes=True)
 
     def give_back(self, token: int, copied_to: str) -> None:
         """Ends the fence of that token: puts and reads go on here, erasures as well unless a cluster is named that the copy is still made for."""
-        self._rename(lambda name: name.removeprefix(HIDDEN) if name.startswith(HIDDEN) else None)
+        self._run(self._shown, writes=True)
 
         def statements(connection: Connection[Any]) -> list[str]:
             rows = query(connection, f"SELECT token FROM {self._meta}.shard_leaving WHERE shard = {self.shard} FOR UPDATE")
@@ -258,14 +263,17 @@ class ShardSide:
         if not query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE shard = {self.shard} FOR UPDATE"):
             raise StorageUnavailable(f"cluster {self.cluster.name} does not serve shard {self.shard} (any more)")
 
-    def _rename(self, wanted: Callable[[str], str | None]) -> None:
-        def rename(connection: Connection[Any]) -> None:
-            names = {name: new for name in tables(connection, self.database) if (new := wanted(name)) is not None}
-            if names:
-                pairs = ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items())
-                query(connection, f"RENAME TABLE {pairs}")
+    def _copy(self, table: str) -> str:
+        """A table of a copy that is not whole yet: whoever reads by a map from before earlier moves must not take it for the shard."""
+        return f"{self.database}.{HIDDEN}{table}"
 
-        self._run(rename, writes=True)
+    def _shown(self, connection: Connection[Any]) -> None:
+        self._rename(connection, lambda name: name.removeprefix(HIDDEN) if name.startswith(HIDDEN) else None)
+
+    def _rename(self, connection: Connection[Any], wanted: Callable[[str], str | None]) -> None:
+        names = {name: new for name in tables(connection, self.database) if (new := wanted(name)) is not None}
+        if names:
+            query(connection, "RENAME TABLE " + ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items()))
 
     def _commit(self, statements: Callable[[Connection[Any]], Sequence[str]], before: Callable[[Connection[Any]], object] = lambda _: None) -> None:
         """One transaction: what ``before`` does, then the statements."""

@@ -144,6 +144,7 @@ class Move:
         if there is None or there.source != source.cluster.name:
             target.begin(source.cluster.name, new_token(), _serves(source.standing())[0])
             failpoint("move.after_begin")
+        target.hide()
         self._end_erasures(source, target)
         best, deadline_s = -1, 0.0
         while True:
@@ -228,6 +229,7 @@ class Move:
             raise StorageUnavailable(f"the fence of shard {self._shard} is gone")
         target.prepare_switch(left.token)
         source.hide()
+        target.hide()
         return self._switch(source, target, self._finish(source, target, time.monotonic() + AGAIN_S))
 
     def _finish(self, source: ShardSide, target: ShardSide, deadline_s: float) -> Leaving:
@@ -245,6 +247,7 @@ class Move:
 
     def _switch(self, source: ShardSide, target: ShardSide, left: Leaving) -> int:
         epochs, columns = source.leader_epochs(), source.columns()
+        target.show()
         failpoint("move.before_switch")
         epoch = target.switch(left, epochs, columns)
         failpoint("move.after_switch")
@@ -316,6 +319,7 @@ def bar_switch(source: ShardSide, target: ShardSide) -> None:
         raise StorageUnavailable(f"shard {source.shard} was switched to {target.cluster.name} meanwhile")
     if there.arriving:
         target.prepare_switch(new_token())
+        target.hide()  # what the source gets from now on is not in the copy
 
 
 def give_back(source: ShardSide, copied_to: str) -> None:

@@ -99,7 +99,7 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     ):
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
-            background.enter_context(_moves_healed(config, stop))
+            background.enter_context(moves_healed(config, stop))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
@@ -188,7 +188,7 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
     automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
     clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
     threads = [threading.Thread(target=FailoverSupervisor(cluster).run, args=(stop,), name=f"failover-{cluster.name}") for cluster in clusters]
-    with _moves_healed(config, stop):
+    with moves_healed(config, stop):
         for thread in threads:
             thread.start()
         directory.say_ready(name, {})
@@ -199,7 +199,7 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
 
 
 @contextmanager
-def _moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
+def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
     """Beside what the process does, until ``stop`` is set: moves of shards whose mover has died are ended."""
     from store.clusters.moves.heal import MoveHealer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,11 +19,14 @@ from typer.testing import CliRunner
 from cellfeed import storage
 from cellfeed.cli.main import command_line
 from cellfeed.config import load_config
+from cellfeed.processes import moves_healed
 from store.cells import new_cell
+from store.clusters.moves import heal
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.local_mariadb import MariaDB, drop_all_databases
 from tests.services.mariadb_cluster import SHARDS
+from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
@@ -102,6 +106,20 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
     assert "fenced" in run("shard moves", config)
     run(wanted[9], config)
     assert held(config)["c1"] == [3]
+
+
+def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_failover_process_runs(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
+    run("cluster init", config)
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        run("shard move --shard 3 --to c2", config)
+    clear_failpoints()
+    assert held(config) == {"c1": [0, 1, 2], "c2": []}
+    with moves_healed(load_config(config), threading.Event()):
+        wait_until(lambda: held(config) == {"c1": [0, 1, 2, 3], "c2": []}, "it is served again")
+    run("shard resume", config)
+    assert held(config) == {"c1": [0, 1, 2], "c2": [3]}
 
 
 def test_a_new_cluster_that_comes_first_is_refused_for_the_first_one_keeps_the_state(config: Path) -> None:

@@ -54,7 +54,7 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
     if kind in KINDS:
         return run_faults(kind, seed, directory, PUT_PAUSE_BRIEF_S if brief else PUT_PAUSE_S)
     if kind in CLUSTER_KINDS:
-        return run_cluster_faults(kind, seed, exported=kind.startswith("shard-moves") and local_kafka.why_not() is None)
+        return run_cluster_faults(kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None)
     if kind in GATEWAY_KINDS:
         return run_gateway_faults(kind, seed, directory, gateway_faults.BRIEF if brief else gateway_faults.FULL)
     if kind in EXPORT_KINDS:

@@ -18,8 +18,8 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
-from tests.faults.cluster_exports import exporting
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
+from tests.faults.cluster_readers import exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, cluster_system
 from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
@@ -48,8 +48,8 @@ OTHER_PROCESSES = 5
 """That write beside the first one where COMMITs are held back: enough for some of them not to wait for each other's shards."""
 
 
-def run_cluster_faults(kind: str, seed: int, *, exported: bool = False) -> FaultRun:
-    """Runs and checks one kind. ``exported``: with an exporter to a real Kafka broker among the readers (I15, I17)."""
+def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> FaultRun:
+    """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a trigger, and an exporter to a real Kafka broker (I14, I15, I17)."""
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()
@@ -68,7 +68,7 @@ def run_cluster_faults(kind: str, seed: int, *, exported: bool = False) -> Fault
         indexed = indexing.enter_context(Datastore(system.engine(0)))
         indexing.enter_context(index_worker(indexed))
         version = made_index(indexed, INDEX)
-        exports = indexing.enter_context(exporting(system.engine(0))) if exported else None
+        readers = [indexing.enter_context(each(system.engine(0))) for each in ((exporting, following) if all_readers else ())]
         ledger = Ledger()
         writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4)
         try:
@@ -83,8 +83,7 @@ def run_cluster_faults(kind: str, seed: int, *, exported: bool = False) -> Fault
             time.sleep(0.5)
             writers.stop()
             result.violations = merge(_checks(system, datastore, ledger, tailers, lossy=lossy), {"I18": [] if lossy else differences(indexed, version)})
-            if exports is not None:
-                result.violations = merge(result.violations, exports.violations(datastore))
+            result.violations = merge(result.violations, *(each.violations(datastore) for each in readers))
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
+import confluent_kafka
+
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.gateway.server import GatewayConfig, run_gateway
 from store.body_codec import decode_body
 from store.cells import NewCell, new_cell
 from store.clusters.engine import ClusteredEngine
@@ -165,3 +169,30 @@ def serving(clusters: dict[str, TestCluster]) -> list[str]:
 
 def admins(clusters: dict[str, TestCluster]) -> Clusters:
     return {name: each.admin for name, each in clusters.items()}
+
+
+@contextmanager
+def kafka_consumer(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[Callable[[dict[str, object]], confluent_kafka.Consumer]]:
+    """A gateway over the datastore, and what makes consumers of it."""
+    stop, ports = threading.Event(), list[int]()
+    settings = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0.1, formats={"*": "json"})
+    thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
+    thread.start()
+    try:
+        wait_until(lambda: bool(ports), "the gateway serves")
+        yield lambda more: confluent_kafka.Consumer({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "auto.offset.reset": "earliest", **more})
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def polled(consumer: confluent_kafka.Consumer, into: list[tuple[int, int]], stop: threading.Event) -> threading.Thread:
+    def poll() -> None:
+        while not stop.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                into.append((message.partition(), message.offset()))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    return thread

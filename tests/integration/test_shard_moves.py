@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 
 import confluent_kafka
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.server import GatewayConfig, run_gateway
 from store.body_codec import is_erased
 from store.cells import NewCell, Outcome
 from store.clusters import placement
@@ -28,7 +27,7 @@ from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, RowErased, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition
-from tests.integration.move_steps import POINTS, SHARD, admins, cells, check, log, move, open_engine, serving, shown, tailing, writing
+from tests.integration.move_steps import POINTS, SHARD, admins, cells, check, kafka_consumer, log, move, open_engine, polled, serving, shown, tailing, writing
 from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
@@ -117,33 +116,6 @@ column_defs:
     fields: [{field: n, type: int}]
 """
 )
-
-
-@contextmanager
-def kafka_consumer(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[Callable[[dict[str, object]], confluent_kafka.Consumer]]:
-    """A gateway over the datastore, and what makes consumers of it."""
-    stop, ports = threading.Event(), list[int]()
-    settings = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0.1, formats={"*": "json"})
-    thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
-    thread.start()
-    try:
-        wait_until(lambda: bool(ports), "the gateway serves")
-        yield lambda more: confluent_kafka.Consumer({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "auto.offset.reset": "earliest", **more})
-    finally:
-        stop.set()
-        thread.join(60)
-
-
-def polled(consumer: confluent_kafka.Consumer, into: list[tuple[int, int]], stop: threading.Event) -> threading.Thread:
-    def poll() -> None:
-        while not stop.is_set():
-            message = consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                into.append((message.partition(), message.offset()))
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    return thread
 
 
 def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:

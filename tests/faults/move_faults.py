@@ -44,7 +44,7 @@ def mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     """At every failpoint, and the shard is served again by itself."""
     shard, turn = chance.randrange(4), chance.randrange(2)
     witnessed = [_mover_killed(system, datastore, shard, point, back=bool((turn + number) % 2), heals=True) for number, point in enumerate(POINTS)]
-    return [*witnessed, _undisturbed(system, datastore, shard)]
+    return [*witnessed, _rollback_killed(system, shard), _undisturbed(system, datastore, shard), _clean_killed(system, datastore, shard)]
 
 
 def master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -76,8 +76,7 @@ def _sides(system: ClusterSystem, shard: int) -> tuple[str, str]:
 def _mover_killed(system: ClusterSystem, datastore: Datastore, shard: int, point: str, *, back: bool, heals: bool = False) -> str:
     """``back``: whether the move is taken back, where it can be. ``heals``: whether it is waited for the healer first."""
     source, target = _sides(system, shard)
-    clusters = {name: {node: system.url(node) for node in cluster.servers} for name, cluster in system.admin.items()}
-    pid = kill_mover_at(point, clusters, SHARDS, shard, target)
+    pid = kill_mover_at(point, _urls(system), SHARDS, shard, target)
     stage = _stage(system, shard)
     if heals and stage in ("fenced", "switched"):
         _until(lambda: _stage(system, shard) in ("copying", "kept"), f"shard {shard} is served again")
@@ -86,6 +85,28 @@ def _mover_killed(system: ClusterSystem, datastore: Datastore, shard: int, point
         return f"the mover (pid {pid}) of shard {shard} killed at {point} ({stage}), taken back to {source}"
     mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
     return f"the mover (pid {pid}) of shard {shard} killed at {point} ({stage}), gone on with to {target}"
+
+
+def _rollback_killed(system: ClusterSystem, shard: int) -> str:
+    """Behind a fence, after which the shard is served again by itself; then the copy is dropped."""
+    source, target = _sides(system, shard)
+    kill_mover_at("move.after_hide", _urls(system), SHARDS, shard, target)
+    pid = kill_mover_at("move.inside_give_back", _urls(system), SHARDS, shard, target, "rollback")
+    stage = _stage(system, shard)  # copying where the healer was faster than the process
+    _until(lambda: _stage(system, shard) == "copying", f"shard {shard} is served again")
+    mover.roll_back(system.admin, shard)
+    return f"the rollback (pid {pid}) of shard {shard} killed at move.inside_give_back ({stage}), served again by {source}"
+
+
+def _clean_killed(system: ClusterSystem, datastore: Datastore, shard: int) -> str:
+    [kept] = [each for each in underway(system.admin) if each.shard == shard]
+    pid = kill_mover_at("move.inside_clean", _urls(system), SHARDS, shard, kept.target, "clean")
+    mover.clean(system.admin, shard, datastore.engine.dictionaries.complete)
+    return f"the cleaning (pid {pid}) of shard {shard} on {kept.source} killed, and done again"
+
+
+def _urls(system: ClusterSystem) -> dict[str, dict[str, str]]:
+    return {name: {node: system.url(node) for node in cluster.servers} for name, cluster in system.admin.items()}
 
 
 def _stage(system: ClusterSystem, shard: int) -> str:

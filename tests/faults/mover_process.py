@@ -1,5 +1,5 @@
-"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to node
-name to URL. Where it dies is told by CELLFEED_FAILPOINTS."""
+"""A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process ACTION CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to
+node name to URL. ACTION is move (to the cluster), rollback or clean. Where it dies is told by CELLFEED_FAILPOINTS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.clusters.moves.mover import move_shard
+from store.clusters.moves.mover import clean, move_shard, roll_back
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer
 
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 DATASTORE = "trips"
 
 
-def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards: int, shard: int, to: str) -> int:
-    """Moves a shard in a process that is killed (kill -9) at the failpoint; returns its pid. Raises RuntimeError when it was not."""
-    arguments = [json.dumps({name: dict(nodes) for name, nodes in clusters.items()}), str(shards), str(shard), to]
+def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards: int, shard: int, to: str, action: str = "move") -> int:
+    """Moves a shard, or what the action says, in a process that is killed (kill -9) at the failpoint; returns its pid. Raises RuntimeError when it was not."""
+    arguments = [action, json.dumps({name: dict(nodes) for name, nodes in clusters.items()}), str(shards), str(shard), to]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.mover_process", *arguments], cwd=ROOT, env={**os.environ, "CELLFEED_FAILPOINTS": f"{point}=kill"}
     )
@@ -32,12 +32,17 @@ def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards:
 
 
 def main() -> None:
-    clusters, shards, shard, to = sys.argv[1:]
+    action, clusters, shards, shard, to = sys.argv[1:]
     made = {
         name: ClusterServers(name, DATASTORE, int(shards), {node: MySqlServer(url) for node, url in nodes.items()})
         for name, nodes in json.loads(clusters).items()
     }
-    move_shard(made, int(shard), to, lambda: None)
+    if action == "move":
+        move_shard(made, int(shard), to, lambda: None)
+    elif action == "rollback":
+        roll_back(made, int(shard))
+    else:
+        clean(made, int(shard), lambda: None)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ class MoveHealer:
             self._since_s.clear()
             return
         try:
-            stuck = {(each.shard, each.source, each.target, each.stage): each for each in underway(answering) if each.stage in ("fenced", "switched")}
+            stuck = {(each.shard, each.source, each.target, each.stage): each for each in underway(answering) if self._concerns(each)}
         except CellfeedError as error:
             self._tell("moves", str(error))
             return
@@ -154,6 +154,10 @@ class MoveHealer:
         for each, since_s in self._since_s.items():
             if now_s - since_s >= HEAL_AFTER_S:
                 self._heal(answering, stuck[each])
+
+    def _concerns(self, found: Underway) -> bool:
+        """What has gone to a cluster that this process has never heard of only looks as if nobody served it."""
+        return found.stage in ("fenced", "switched") and found.target in self._clusters
 
     def _heal(self, clusters: Clusters, found: Underway) -> None:
         try:

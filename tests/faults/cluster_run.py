@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from unittest.mock import patch
 
 from store.clusters.failover import cluster_role
+from store.clusters.moves import steps
 from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
@@ -25,6 +27,7 @@ from tests.faults.invariants import Violations, check_gapless, check_log, check_
 from tests.faults.ledger import Ledger
 from tests.faults.run import FaultRun
 from tests.services.kept_index import differences, index_worker, made_index
+from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
 CLUSTER_KINDS = tuple(CLUSTER_FAULTS)
 LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-promoted")
@@ -57,7 +60,10 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
     moves = kind.startswith("shard-moves")
     clusters = 2 if moves or kind in ("buffered", "lost-tail") else 1
     supervised = moves or kind == "supervised"
-    with cluster_system(semi_sync=not lossy, clusters=clusters, supervised=supervised, with_small_disk=kind == "disk-full") as system:
+    with (
+        patch.object(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S),
+        cluster_system(semi_sync=not lossy, clusters=clusters, supervised=supervised, with_small_disk=kind == "disk-full") as system,
+    ):
         copies = 1 if len(system.admin) > 1 else 0
         datastore = Datastore(writing := system.engine(copies))
         writing.drain.start()

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from store.clusters.moves import steps
 from store.clusters.moves.mover import clean, move_shard, roll_back
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer
+from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
 ROOT = Path(__file__).parents[2]
 DATASTORE = "trips"
@@ -32,6 +34,7 @@ def kill_mover_at(point: str, clusters: Mapping[str, Mapping[str, str]], shards:
 
 
 def main() -> None:
+    steps.FENCE_MAX_S = BUSY_FENCE_MAX_S  # type: ignore[misc]
     action, clusters, shards, shard, to = sys.argv[1:]
     made = {
         name: ClusterServers(name, DATASTORE, int(shards), {node: MySqlServer(url) for node, url in nodes.items()})

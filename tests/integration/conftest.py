@@ -11,13 +11,14 @@ import pytest
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
+from store.clusters.moves import steps
 from store.clusters.shard_map import even_map
 from store.datastore import Datastore
 from tests.services import local_mariadb
 from tests.services.local_kafka import Kafka, started_kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
+from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,9 @@ def coordinator(coordination: str, store: Datastore) -> Iterator[Coordinator]:
 
 
 @pytest.fixture
-def clusters(servers: list[MariaDB]) -> Iterator[dict[str, TestCluster]]:
+def clusters(servers: list[MariaDB], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, TestCluster]]:
     """Two clusters of the three servers: c1 has a master and a minion, c2 one node; bare again afterwards."""
+    monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
     made = {"c1": make_cluster("c1", servers[:2], divided), "c2": make_cluster("c2", servers[2:], divided)}
     yield made

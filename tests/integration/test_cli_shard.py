@@ -21,11 +21,11 @@ from cellfeed.cli.main import command_line
 from cellfeed.config import load_config
 from cellfeed.processes import moves_healed
 from store.cells import new_cell
-from store.clusters.moves import heal
+from store.clusters.moves import heal, steps
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.local_mariadb import MariaDB, drop_all_databases
-from tests.services.mariadb_cluster import SHARDS
+from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, SHARDS
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
@@ -35,8 +35,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 
 
 @pytest.fixture
-def config(servers: list[MariaDB], tmp_path: Path) -> Iterator[Path]:
+def config(servers: list[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A configuration of c1 and c2, of one server each; c1 has been made, and holds cells."""
+    monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
     names = ["c1", "c2"]
     clusters = [{"name": name, "nodes": [{"name": f"{name}-a", "url": server.url}]} for name, server in zip(names, servers, strict=False)]
     path = tmp_path / "cellfeed.yaml"

@@ -16,8 +16,7 @@ from store.cells import NewCell, Outcome
 from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
-from store.clusters.moves import mover
-from store.clusters.moves.steps import FENCE_MAX_S
+from store.clusters.moves import mover, steps
 from store.clusters.moves.underway import underway
 from store.clusters.rejoin import clone, follow_again
 from store.clusters.shard_map import read_map
@@ -30,7 +29,7 @@ from store.indexes.definition import parse_definition
 from tests.integration.move_steps import POINTS, SHARD, admins, cells, check, kafka_consumer, log, move, open_engine, polled, serving, shown, tailing, writing
 from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import Recorder, working
 
@@ -358,14 +357,18 @@ def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(clusters
     assert {told.by_shard()[SHARD] for state in states if (told := read_map(state))} == {"c2"}
 
 
-def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
-        watch_failpoint("move.after_hide", lambda: time.sleep(FENCE_MAX_S + 0.05))
+        watch_failpoint("move.after_hide", lambda: time.sleep(0.55))
+        monkeypatch.setattr(steps, "FENCE_MAX_S", 0.5)
         try:
             with pytest.raises(InvalidRequest, match="could not be switched"):
                 move(clusters, engine, "c2")
         finally:
             unwatch_failpoint("move.after_hide")
+            monkeypatch.setattr(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S)
         assert serving(clusters) == ["c1"]
         writer.goes_on()
         move(clusters, engine, "c2")

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from store.engines.contract import StateTable
-from store.errors import CellfeedError
+from store.errors import CellfeedError, Unavailable
 
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""
@@ -81,8 +81,10 @@ class Listener:
                 return
 
     def close(self) -> None:
+        """Takes the address back; where the state is away it goes by itself (``_LIFETIME_S``), and who ends in good order does not fail for it."""
         try:
-            self._state.commit({self._key: None})
+            with suppress(Unavailable):
+                self._state.commit({self._key: None})
         finally:
             self.sock.close()
 

@@ -95,3 +95,18 @@ def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monke
     assert not listener.wait(0.05)
     listener.close()
     poker.close()
+
+
+def test_a_follower_that_ends_while_the_state_is_away_ends_well(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Listener(datastore.state, "ending")
+    asked: list[object] = []
+
+    def away(write: object, expect: object = None) -> None:
+        asked.append(write)
+        raise StorageUnavailable("the master is away")
+
+    monkeypatch.setattr(type(datastore.state), "commit", lambda self, write, expect=None: away(write, expect))
+    listener.close()
+    assert len(asked) == 1
+    assert listener.sock.fileno() == -1
+    monkeypatch.undo()

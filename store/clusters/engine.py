@@ -15,7 +15,7 @@ from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
-from store.clusters.node import NodeEngine, OpenNode, StorageNode
+from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.placement import Placement
 from store.clusters.shard_map import told_ranges
 from store.clusters.standing import ClusterStanding, standing

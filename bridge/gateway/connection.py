@@ -12,8 +12,6 @@ import asyncio
 import itertools
 import logging
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from bridge.gateway import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
@@ -21,6 +19,7 @@ from bridge.gateway.apis import APIS, FLEXIBLE_FROM
 from bridge.gateway.authentication import Authentication
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.frame_check import MalformedFrame
+from bridge.gateway.large_frames import LargeFrames, read_frame
 from bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     AUTHENTICATION_REQUESTS_MAX,
@@ -29,7 +28,6 @@ from bridge.gateway.limits import (
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     LARGE_FRAME_BYTES,
-    LARGE_FRAMES_BYTES_MAX,
     REPEATED_FETCH_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_S,
@@ -41,30 +39,6 @@ _log = logging.getLogger("cellfeed.gateway")
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
 _SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
-
-
-class LargeFrames:
-    """Room for large requests, shared by all connections of a gateway: many peers with big frames cannot add up to the process's memory."""
-
-    def __init__(self, bytes_max: int = LARGE_FRAMES_BYTES_MAX) -> None:
-        self._left = bytes_max
-        self._freed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Waits until ``size`` bytes are free, and holds them inside the block. Small requests take none."""
-        if size <= LARGE_FRAME_BYTES:
-            yield
-            return
-        async with self._freed:
-            await self._freed.wait_for(lambda: self._left >= size)
-            self._left -= size
-        try:
-            yield
-        finally:
-            self._left += size
-            async with self._freed:
-                self._freed.notify_all()
 
 
 class _Request:
@@ -177,12 +151,12 @@ class Connection:
         while first := await self._first_byte():
             async with asyncio.timeout(FRAME_TIMEOUT_S):
                 [size] = struct.unpack(">i", first + await self._reader.readexactly(3))
-            # The length is checked before anything is read, and the room for it taken before anything is allocated.
+            # The length is checked before anything is read, and room taken before anything is allocated.
             if not _SMALLEST_FRAME <= size <= FRAME_BYTES_MAX:
                 raise MalformedFrame(f"a frame of {size} bytes; {_SMALLEST_FRAME} to {FRAME_BYTES_MAX} are allowed")
-            async with self._large_frames.room(size):
+            async with self._large_frames.room() as room:
                 async with asyncio.timeout(FRAME_TIMEOUT_S):
-                    frame = await self._reader.readexactly(size)
+                    frame = await read_frame(self._reader, size, room)
                 request = await self._parsed(frame)
             await self._requests.put(request)
 

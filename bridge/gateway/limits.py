@@ -14,7 +14,8 @@ LARGE_FRAME_BYTES: Final = 64 << 10
 """A request above this takes its room from LARGE_FRAMES_BYTES_MAX, and is parsed beside the event loop; what clients usually send is far below."""
 
 LARGE_FRAMES_BYTES_MAX: Final = 64 << 20
-"""Large requests that are read or parsed at the same time, all connections together; the next one waits in its sender's socket."""
+"""Large requests that are read or parsed at the same time, all connections together, each with at most twice what has come of it; the next one waits in its
+sender's socket."""
 
 REPEATED_FETCH_BYTES_MAX: Final = 4 << 10
 """A Fetch up to this is kept with its connection, taken to pieces, until the next one: some 100 partitions, and ten times as much memory."""
@@ -26,7 +27,7 @@ REQUESTS_IN_FLIGHT_MAX: Final = 8
 """Requests of one connection that were read and are not answered yet; Kafka's clients send five without waiting. More wait in the socket."""
 
 FRAME_TIMEOUT_S: Final = 30.0
-"""From a frame's first byte to its last: a peer that stops half-way is let go."""
+"""From a frame's first byte to its last, the wait for room among it: a peer that stops half-way is let go."""
 
 IDLE_TIMEOUT_S: Final = 600.0
 """A connection without any request; Kafka's own ``connections.max.idle.ms`` is ten minutes."""

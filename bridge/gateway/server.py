@@ -29,11 +29,12 @@ from bridge.gateway.authentication import Authentication
 from bridge.gateway.block_files import BlockFiles
 from bridge.gateway.blocks import Blocks
 from bridge.gateway.cluster import GatewayCluster
-from bridge.gateway.connection import Connection, LargeFrames
+from bridge.gateway.connection import Connection
 from bridge.gateway.context import GatewayContext
 from bridge.gateway.declared_topics import VirtualTopic, check_topics
 from bridge.gateway.group_table import GroupTable
 from bridge.gateway.heads import LogHeads
+from bridge.gateway.large_frames import LargeFrames
 from bridge.gateway.limits import (
     AUTHENTICATION_TIMEOUT_S,
     BLOCKS_BYTES_MAX,

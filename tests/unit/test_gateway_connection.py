@@ -16,9 +16,9 @@ from kio.serial._introspect import EntityTupleField, classify_field
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway import connection as connection_module
 from bridge.gateway import frame_check, server
-from bridge.gateway.connection import LargeFrames
 from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.frame_check import MalformedFrame, check_frame
+from bridge.gateway.large_frames import LargeFrames, read_frame
 from bridge.gateway.limits import FRAME_BYTES_MAX, LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
 from bridge.gateway.server import Gateway, GatewayConfig
 from store.datastore import Datastore
@@ -197,7 +197,8 @@ def test_large_frames_wait_for_room_and_small_ones_never_do() -> None:
         entered: list[str] = []
 
         async def take(name: str, size: int, until: asyncio.Event) -> None:
-            async with frames.room(size):
+            async with frames.room() as room:
+                await room.grow(size)
                 entered.append(name)
                 await until.wait()
 
@@ -216,6 +217,30 @@ def test_large_frames_wait_for_room_and_small_ones_never_do() -> None:
         await asyncio.wait_for(asyncio.gather(first, second), 10)
         assert entered == ["first", "small", "second"]
         await asyncio.wait_for(take("room again", FRAME_BYTES_MAX, others_done), 10)
+
+    asyncio.run(use())
+
+
+def test_peers_that_announce_much_and_send_little_keep_no_large_frame_waiting() -> None:
+    async def use() -> None:
+        frames = LargeFrames(bytes_max=FRAME_BYTES_MAX)
+
+        async def read(data: bytes) -> bytes:
+            reader = asyncio.StreamReader()
+            reader.feed_data(data)
+            async with frames.room() as room:
+                return await read_frame(reader, FRAME_BYTES_MAX, room)
+
+        liars = [asyncio.create_task(read(b"x" * sent)) for sent in (1, 14, LARGE_FRAME_BYTES - 1)]
+        whole = bytes(range(256)) * (FRAME_BYTES_MAX // 256)
+        assert await asyncio.wait_for(read(whole), 10) == whole
+        half_way = asyncio.create_task(read(whole[: FRAME_BYTES_MAX // 4]))
+        async with frames.room() as room:
+            await asyncio.wait_for(room.grow(FRAME_BYTES_MAX // 2), 10)
+        for each in (*liars, half_way):
+            each.cancel()
+        await asyncio.gather(*liars, half_way, return_exceptions=True)
+        assert await asyncio.wait_for(read(whole), 10) == whole, "who was given up gives its room back"
 
     asyncio.run(use())
 

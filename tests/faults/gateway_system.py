@@ -159,15 +159,16 @@ class GatewaySystem:
 class StoreWriter(threading.Thread):
     """Puts one cell after another into the store itself, whether or not a gateway is there, and writes down each answer."""
 
-    def __init__(self, datastore: Datastore, ledger: Ledger) -> None:
+    def __init__(self, datastore: Datastore, ledger: Ledger, every_s: float = _PUT_EVERY_S) -> None:
         super().__init__(name="writer", daemon=True)
         self._datastore = datastore
         self._ledger = ledger
+        self._every_s = every_s
         self._ended = threading.Event()
 
     def run(self) -> None:
         number = 0
-        while not self._ended.wait(_PUT_EVERY_S):
+        while not self._ended.wait(self._every_s):
             row_key, body = uuid.uuid4(), {"number": number}
             put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
             result = self._datastore.put_cell(row_key, "BASE", 1, body)

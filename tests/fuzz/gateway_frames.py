@@ -1,16 +1,19 @@
-"""Frames for the gateway that no client sends: valid requests of every API and version, changed at random but repeatably."""
+"""Frames for the gateway that no client sends: valid requests of every API and version, and those of real clients, changed at random but repeatably."""
 
 from __future__ import annotations
 
 import random
 import struct
 from collections.abc import Iterator
+from functools import cache
 from unittest.mock import patch
 
 from bridge.events.envelope import JsonFormat
 from bridge.gateway.apis import APIS
 from bridge.gateway.limits import FRAME_BYTES_MAX
 from bridge.gateway.topics import Topics
+from tests.fuzz.captures import captured_frames
+from tests.fuzz.lengths import with_a_lie
 from tests.unit.test_gateway_frames import ALL_VERSIONS, SAMPLES, head_bytes, sample
 
 _NUMBERS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x0f", b"\x7f\xff", b"\xff\xff"]
@@ -44,12 +47,14 @@ def expects_no_more(data: bytes) -> bool:
     return position == len(data)
 
 
+@cache
 def valid_frames() -> list[bytes]:
-    """Three requests of every API and version: for a topic and group that are not there, arrays filled; with everything null that may be; and for the
-    first partition of ``trips``, so that handlers go all the way."""
+    """Requests of real clients, and three of every API and version: for a topic and group that are not there, arrays filled; with everything null that may
+    be; and for the first partition of ``trips``, so that handlers go all the way."""
     frames = [head_bytes(key, version) + sample(key, version, nulls=nulls)[1] for key, version in ALL_VERSIONS for nulls in (False, True)]
     with patch.dict(SAMPLES, _TRIPS):
-        # Three times each: what is refused early needs fewer tries than what goes through a handler.
+        # Three times each, as what real clients sent: what is refused early needs fewer tries than what goes through a handler.
+        frames += 3 * [each.frame for each in captured_frames()]
         return frames + 3 * [head_bytes(key, version) + sample(key, version)[1] for key, version in ALL_VERSIONS]
 
 
@@ -89,6 +94,10 @@ def _other_numbers(chance: random.Random, frame: bytes, _frames: list[bytes]) ->
     return with_length(bytes(changed))
 
 
+def _lying(chance: random.Random, frame: bytes, _frames: list[bytes]) -> bytes:
+    return with_length(with_a_lie(chance, frame))
+
+
 def _other_length(chance: random.Random, frame: bytes, _frames: list[bytes]) -> bytes:
     length = chance.choice([0x7FFFFFFF, -1, -(1 << 31), 0, 1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, len(frame) - 1, len(frame) + 1])
     return struct.pack(">i", length) + frame
@@ -124,6 +133,7 @@ _KINDS = {
         _cut_with_a_true_length,
         _flipped,
         _other_numbers,
+        _lying,
         _other_length,
         _other_api,
         _spliced,

@@ -88,8 +88,9 @@ class Offsets(Protocol):
         """Groups that have offsets, by name."""
         ...
 
-    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
-        """Forgets the group's offsets; refused (StaleWriter) as a commit is when one of the claims is void."""
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition] | None = None, *, claims: Sequence[Claim] = ()) -> None:
+        """Forgets the group's offsets of the partitions named (all that it has, without any); a partition without one is no error. Refused (StaleWriter) as
+        a commit is when one of the claims is void."""
         ...
 
     def close(self) -> None:

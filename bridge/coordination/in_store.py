@@ -199,8 +199,11 @@ class StoreCoordinator:
     def groups(self) -> list[str]:
         return sorted({unquote(entry.key.split("/")[1]) for entry in self._state.list("offsets/")})
 
-    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
-        self._commit_under(group, {entry.key: None for entry in self._state.list(f"offsets/{_quoted(group)}/")}, claims)
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition] | None = None, *, claims: Sequence[Claim] = ()) -> None:
+        keys = {entry.key for entry in self._state.list(f"offsets/{_quoted(group)}/")}
+        if partitions is not None:
+            keys &= {_offset_key(group, *each) for each in partitions}
+        self._commit_under(group, dict.fromkeys(keys), claims)
 
     def _commit_under(self, group: str, write: Mapping[str, bytes | None], claims: Sequence[Claim]) -> None:
         expect: dict[str, int | None] = {_claim_key(claim.group, claim.topic, claim.partition): claim.token for claim in claims}

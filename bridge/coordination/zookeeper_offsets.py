@@ -20,7 +20,7 @@ So an offset that has moved past a cell has that cell's entry with it for good, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -129,12 +129,17 @@ class ZooKeeperOffsets:
         stats = self._base.stats([self._paths.offsets(unquoted(name)) for name in names])
         return sorted(unquoted(name) for name, stat in zip(names, stats, strict=True) if stat is not None and stat.numChildren)
 
-    def delete_offsets(self, group: str, *, claims: Sequence[Claim] = ()) -> None:
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition] | None = None, *, claims: Sequence[Claim] = ()) -> None:
         for parent in (self._paths.details(group), self._paths.offsets(group)):
-            partitions = [f"{parent}/{quoted(topic)}/{partition}" for topic, partition in self._listed(parent)]
-            self._known.difference_update(partitions)
-            self._discard(group, partitions, claims)
-            self._discard(group, [f"{parent}/{topic}" for topic in self._base.children(parent)], claims)
+            there = self._listed(parent)
+            gone = [key for key in there if partitions is None or key in partitions]
+            paths = [f"{parent}/{quoted(topic)}/{partition}" for topic, partition in gone]
+            self._known.difference_update(paths)
+            self._discard(group, paths, claims)
+            # A topic's folder goes with its last offset: a group is one that has any.
+            emptied = {topic for topic, _ in gone} - {topic for topic, _ in set(there).difference(gone)}
+            folders = self._base.children(parent) if partitions is None else [quoted(topic) for topic in sorted(emptied)]
+            self._discard(group, [f"{parent}/{folder}" for folder in folders], claims)
 
     def _discard(self, group: str, paths: Sequence[str], claims: Sequence[Claim]) -> None:
         """Each by itself, under the claims."""

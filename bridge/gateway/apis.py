@@ -28,6 +28,7 @@ from bridge.gateway import (
     api_32_describe_configs,
     api_36_sasl_authenticate,
     api_42_delete_groups,
+    api_47_offset_delete,
     api_60_describe_cluster,
 )
 from bridge.gateway.context import GatewayContext, Peer
@@ -72,6 +73,7 @@ APIS: Final[dict[int, Api]] = {
             api_32_describe_configs,
             api_36_sasl_authenticate,
             api_42_delete_groups,
+            api_47_offset_delete,
             api_60_describe_cluster,
         ),
     )

@@ -8,6 +8,7 @@ gateway's group begins above every one that its slot has given out.
 from __future__ import annotations
 
 import enum
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -40,7 +41,7 @@ ROUNDS: Final = range(max(api.versions[1] for api in APIS.values()) + 1)
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS = 15, 16, 18, 22, 23, 32
-DELETE_GROUPS, DESCRIBE_CLUSTER = 42, 60
+DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 42, 47, 60
 SASL: Final = (17, 36)
 """Not asked: neither side has users here."""
 
@@ -61,6 +62,7 @@ DIFFERENCES: Final[dict[str, str]] = {
     "api_18_api_versions: as it is: *features*": "they are a broker's own",
     "api_15_describe_groups: gone: groups: protocol_type": "of a group whose members are gone its offsets stay, and no more",
     "api_16_list_groups: gone: groups: protocol_type": "of a group whose members are gone its offsets stay, and no more",
+    "api_47_offset_delete: another topic, gone: *": "of a group whose members are gone its offsets stay, and no more: without any it is not there",
     "api_08_offset_commit: unnamed: *": "a group without a name keeps no offsets: there is no place for them in ZooKeeper's tree",
     "api_08_offset_commit: unknown: * (version 9, broker 4.1)": "since Kafka 4 a group that is not there has an error of its own",
 }
@@ -228,6 +230,7 @@ def _questions(side: Side, round_name: str, versions: dict[int, int]) -> Iterato
     yield from _of_nobodys_group(ask_for)
     yield from _of_a_group(side, ask_for, f"group-{round_name}")
     yield from _of_a_simple_consumer(ask_for, f"simple-{round_name}")
+    yield from _of_subscribed(side, ask_for, f"subscribed-{round_name}")
     yield ask_for("as it is", API_VERSIONS, client_software_name="test", client_software_version="1")
     yield ask_for("as it is", DESCRIBE_CLUSTER, include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=False)
     yield ask_for("a record", PRODUCE, transactional_id=None, acks=1, timeout=1000, topic_data=[_empty_produce(side, versions)])
@@ -295,6 +298,10 @@ def _of_nobodys_group(ask_for: Any) -> Iterator[tuple[str, int, Any]]:
     yield ask_for("unknown", DESCRIBE_GROUPS, groups=["nobodys"], include_authorized_operations=False)
     yield ask_for("unknown", DELETE_GROUPS, groups_names=["nobodys"])
     yield ask_for("unnamed", DELETE_GROUPS, groups_names=[""])
+    yield ask_for("unknown", OFFSET_DELETE, **_offset_delete("nobodys", [0]))
+    yield ask_for("unknown group and partition", OFFSET_DELETE, **_offset_delete("nobodys", [SHARDS]))
+    yield ask_for("nothing of an unknown group", OFFSET_DELETE, group_id="nobodys", topics=[])
+    yield ask_for("unnamed", OFFSET_DELETE, **_offset_delete("", [0]))
     yield ask_for("unknown", OFFSET_FETCH, **_offset_fetch("nobodys", [0, 1]))
     yield ask_for("unknown, all", OFFSET_FETCH, **_offset_fetch("nobodys", None))
 
@@ -334,6 +341,7 @@ def _of_a_group(side: Side, ask_for: Any, group: str) -> Iterator[tuple[str, int
     yield _only(group, "groups", ask_for("stable", LIST_GROUPS, states_filter=["Stable"], types_filter=[]))
     yield _only(group, "groups", ask_for("of another state", LIST_GROUPS, states_filter=["Empty"], types_filter=[]))
     yield ask_for("with members", DELETE_GROUPS, groups_names=[group])
+    yield ask_for("of members that read who knows what", OFFSET_DELETE, **_offset_delete(group, [0]))
     yield ask_for("other protocols", JOIN, **{**_join(group), "protocol_type": "connect"})
     leaving = {**member, "members": [{"member_id": member["member_id"], "group_instance_id": None, "reason": "done"}]}
     yield ask_for("well", LEAVE, **leaving)
@@ -351,7 +359,42 @@ def _of_a_simple_consumer(ask_for: Any, group: str) -> Iterator[tuple[str, int, 
     yield ask_for("simple", OFFSET_FETCH, **_offset_fetch(group, [0, 1, 2]))
     yield ask_for("simple", DESCRIBE_GROUPS, groups=[group], include_authorized_operations=False)
     yield _only(group, "groups", ask_for("simple", LIST_GROUPS, states_filter=[], types_filter=[]))
+    yield ask_for("one of two", OFFSET_DELETE, **_offset_delete(group, [2]))
+    yield ask_for("never committed", OFFSET_DELETE, **_offset_delete(group, [1]))
+    yield ask_for("unknown partition", OFFSET_DELETE, **_offset_delete(group, [SHARDS]))
+    yield ask_for("unknown topic", OFFSET_DELETE, **_offset_delete(group, [0], topic="nobodys"))
+    yield ask_for("some unknown", OFFSET_DELETE, **_offset_delete(group, [2, SHARDS]))
+    yield ask_for("one deleted", OFFSET_FETCH, **_offset_fetch(group, [0, 1, 2]))
     yield ask_for("simple", DELETE_GROUPS, groups_names=[group])
+    yield ask_for("deleted", OFFSET_DELETE, **_offset_delete(group, [0]))
+
+
+def _of_subscribed(side: Side, ask_for: Any, group: str) -> Iterator[tuple[str, int, Any]]:
+    """Offsets of groups with a member: one that reads the topic, one that reads another, and one that is not of consumers."""
+    kinds = (("its own topic", "consumer", TOPIC), ("another topic", "consumer", "nobodys"), ("connect", "connect", TOPIC))
+    for number, (label, protocol_type, topic) in enumerate(kinds):
+        name = f"{group}-{number}"
+        subscription = struct.pack(">hih", 0, 1, len(topic)) + topic.encode() + struct.pack(">i", -1)
+        join = {**_join(name), "protocol_type": protocol_type, "protocols": [{"name": "range", "metadata": subscription}]}
+        joined = ask_for(label, JOIN, **join)
+        yield joined
+        if joined[2].get("error_code") == "member_id_required":
+            joined = ask_for(label, JOIN, **{**join, "member_id": side.member(joined[2]["member_id"])})
+            yield joined
+        member_id = side.member(joined[2]["member_id"])
+        member = {
+            "group_id": name, "member_id": member_id, "group_instance_id": None, "generation_id": side.generation,
+            "generation_id_or_member_epoch": side.generation,
+        }  # fmt: skip
+        yield ask_for(f"{label}, before the sync", OFFSET_DELETE, **_offset_delete(name, [0]))
+        sync = {"protocol_type": protocol_type, "protocol_name": "range", "assignments": [{"member_id": member_id, "assignment": b"mine"}]}
+        yield ask_for(label, SYNC, **member, **sync)
+        yield ask_for(label, OFFSET_COMMIT, **member, retention_time=-1, topics=[_commit(0, 5)])
+        yield ask_for(label, OFFSET_DELETE, **_offset_delete(name, [0]))
+        yield ask_for(f"{label}, and an unknown one", OFFSET_DELETE, **_offset_delete(name, [0, SHARDS]))
+        yield ask_for(label, OFFSET_FETCH, **_offset_fetch(name, [0]))
+        yield ask_for(label, LEAVE, **member, members=[{"member_id": member_id, "group_instance_id": None, "reason": "done"}])
+        yield ask_for(f"{label}, gone", OFFSET_DELETE, **_offset_delete(name, [0]))
 
 
 def _only(name: str, what: str, asked: tuple[str, int, Any]) -> tuple[str, int, Any]:
@@ -417,6 +460,10 @@ def _offset_fetch(group: str, partitions: list[int] | None) -> dict[str, Any]:
     return {
         "group_id": group, "topics": topics, "groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}], "require_stable": False,
     }  # fmt: skip
+
+
+def _offset_delete(group: str, partitions: list[int], topic: str = TOPIC) -> dict[str, Any]:
+    return {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": partition} for partition in partitions]}]}
 
 
 def _empty_produce(side: Side, versions: dict[int, int]) -> dict[str, Any]:

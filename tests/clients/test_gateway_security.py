@@ -17,9 +17,11 @@ import kafka
 import pytest
 from aiokafka.helpers import create_ssl_context
 
+from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.users import Acl, allow, put_user, remove_acl, remove_user
 from store.datastore import Datastore
 from tests.clients.certificates import Certificates, make_certificates
+from tests.clients.raw_requests import ask, encoded
 from tests.clients.running_gateway import GatewayProcess
 from tests.services.free_ports import free_ports
 from tests.services.waiting import wait_until
@@ -183,6 +185,29 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(secured: Secured
 def test_a_group_that_no_acl_names_is_refused(secured: Secured) -> None:
     with pytest.raises(PermissionError, match="GROUP_AUTHORIZATION_FAILED"):
         confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "other")
+
+
+def test_offsets_are_deleted_by_who_may_delete_in_the_group_and_read_the_topic(secured: Secured) -> None:
+    confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "trips-readers")
+    state, port = secured.datastore.state, secured.ports["open"]
+    deletes, reads = Acl("ANONYMOUS", "group", "trips-readers", "delete"), Acl("ANONYMOUS", "topic", "trips", "read")
+    body = encoded(47, 0, {"group_id": "trips-readers", "topics": [{"name": "trips", "partitions": [{"partition_index": 0}]}]})
+
+    def told() -> tuple[str, list[str]]:
+        answer = ask(port, 47, 0, body)
+        return answer.error_code.name, [each.error_code.name for topic in answer.topics for each in topic.partitions]
+
+    before = StoreCoordinator(state).fetch_offsets("trips-readers")
+    assert told() == ("group_authorization_failed", [])
+    allow(state, deletes)
+    wait_until(lambda: told() == ("none", ["topic_authorization_failed"]), "the group's offsets may be deleted")
+    assert StoreCoordinator(state).fetch_offsets("trips-readers") == before
+    allow(state, reads)
+    wait_until(lambda: told() == ("none", ["none"]), "the topic may be read")
+    assert StoreCoordinator(state).fetch_offsets("trips-readers").keys() == before.keys() - {("trips", 0)}
+    for each in (deletes, reads):
+        remove_acl(state, each)
+    wait_until(lambda: told() == ("group_authorization_failed", []), "both are taken back")
 
 
 def topics_seen(settings: dict[str, Any], topic: str | None = None, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

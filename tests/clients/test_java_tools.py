@@ -108,6 +108,8 @@ def test_the_group_tool_lists_describes_resets_and_deletes(java: Java, own_gatew
     assert described() == {partition: (end, end, 0) for partition, end in ends.items()}
     java(tool, own_gateway, "--reset-offsets", "--group", "g1", "--topic", "trips", "--to-offset", "5", "--execute")
     assert described() == {partition: (5, end, end - 5) for partition, end in ends.items()}
+    java(tool, own_gateway, "--delete-offsets", "--group", "g1", "--topic", "trips:3")
+    assert described().keys() == ends.keys() - {3}
     java(tool, own_gateway, "--delete", "--group", "g1")
     assert java(tool, own_gateway, "--list").stdout.split() == []
 

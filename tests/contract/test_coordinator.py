@@ -250,6 +250,22 @@ def test_c6_offsets_are_kept_per_group_with_their_metadata(coordinator: Coordina
     assert coordinator.fetch_offsets(name) == {}
 
 
+def test_c6_offsets_of_some_partitions_are_deleted_and_the_others_stay(coordinator: Coordinator) -> None:
+    name, topic = "odd/ \u00e9%2F group", "a/\u00e9%"
+    given = {("trips", 3): CommittedOffset(7, 2, "why"), ("trips", 4): CommittedOffset(8, 2, "why"), (topic, 3): CommittedOffset(9)}
+    coordinator.commit_offsets(name, given)
+    coordinator.commit_offsets("g", given)
+    coordinator.delete_offsets(name, [("trips", 3), ("trips", 9), (topic, 3), ("nobodys", 0)])
+    assert [(key, each.offset, each.metadata) for key, each in coordinator.fetch_offsets(name).items()] == [(("trips", 4), 8, "why")]
+    coordinator.delete_offsets(name, [])
+    assert coordinator.groups() == sorted(["g", name])
+    coordinator.delete_offsets(name, [("trips", 4)])
+    assert coordinator.groups() == ["g"], "without any offset it is no group"
+    assert coordinator.fetch_offsets("g").keys() == given.keys()
+    coordinator.commit_offsets(name, given)
+    assert coordinator.fetch_offsets(name).keys() == given.keys()
+
+
 def test_c6_the_lineage_of_a_group_stays_through_commits_and_deletes(coordinator: Coordinator) -> None:
     before = coordinator.lineage("g")
     coordinator.commit_offsets("g", {("trips", 3): CommittedOffset(7)})

@@ -46,6 +46,7 @@ from bridge.gateway.limits import (
 )
 from bridge.gateway.listeners import Listener as GatewayListener
 from bridge.gateway.listeners import check_listener, is_loopback, subject_principal, tls_context
+from bridge.gateway.metrics import GatewayMetrics, with_metrics
 from bridge.gateway.newest import Newest
 from bridge.gateway.nodes import register
 from bridge.gateway.topics import Topics, legal_topic_name
@@ -54,6 +55,7 @@ from bridge.gateway.users import ANONYMOUS, read_security
 from bridge.typed.typed_format import TypedFormat
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
+from store.server.asgi import App
 from store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -137,7 +139,7 @@ class Gateway:
         for each in self._listeners:
             await self._bind(each)
         self.port = next(iter(self.ports.values()))
-        await self._start_registry(registry)
+        await self._start_registry(with_metrics(registry_app(registry), GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files)))
         await self._join_cluster()
         security = await asyncio.get_running_loop().run_in_executor(self._executor, read_security, self._datastore.state)
         assert self._cluster is not None  # noqa: S101 (for the type checker)
@@ -296,10 +298,8 @@ class Gateway:
     def _cannot_read(self, error: BaseException) -> None:
         _log.warning("the store cannot be read just now: %s", error)
 
-    async def _start_registry(self, registry: SchemaRegistry) -> None:
-        config = uvicorn.Config(
-            registry_app(registry), host=self._config.host, port=self._config.registry_port, log_level="warning", lifespan="off", access_log=False
-        )
+    async def _start_registry(self, app: App) -> None:
+        config = uvicorn.Config(app, host=self._config.host, port=self._config.registry_port, log_level="warning", lifespan="off", access_log=False)
         self._registry = _QuietServer(config)
         self._registry_task = asyncio.create_task(self._registry.serve())
         while not self._registry.started:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.gateway.limits import BLOCK_CELLS
 from store.datastore import Datastore
@@ -22,6 +24,7 @@ from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
+ROOT = Path(__file__).parents[2]
 FULL = 4 * BLOCK_CELLS
 CELLS = FULL + 100
 ROW = uuid.UUID(int=1)
@@ -63,6 +66,35 @@ def make_unreadable(store: Path) -> None:
     [file] = store.rglob("node-0.sqlite3")
     with closing(sqlite3.connect(file)) as connection, connection:
         assert connection.execute("UPDATE cell SET body = x'ff' WHERE position - (? << 47) BETWEEN 0 AND ?", (SHARD, FULL - 1)).rowcount == FULL
+
+
+def metrics(gateway: GatewayProcess) -> dict[str, float]:
+    with urlopen(f"http://127.0.0.1:{gateway.registry_port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    return {sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value for each in families for sample in each.samples}
+
+
+def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_guide(start: Any, tmp_path: Path) -> None:
+    gateway = start()
+    read(gateway)
+    blocks = FULL // BLOCK_CELLS
+    wait_until(lambda: metrics(gateway)["cellfeed_gateway_block_files_total written"] == blocks, "every full block is in a file")
+    found = metrics(gateway)
+    assert found["cellfeed_gateway_kept_block_bytes files"] == sum(each.stat().st_size for each in kept(tmp_path))
+    assert found["cellfeed_gateway_kept_block_bytes memory"] > 0
+    assert found["cellfeed_gateway_blocks_encoded_total"] >= blocks
+    gateway.kill()
+    kept(tmp_path)[0].write_bytes(b"not a block")
+    gateway.start()
+    read(gateway)
+    found = metrics(gateway)
+    assert found["cellfeed_gateway_block_files_total read"] == blocks - 1
+    assert found["cellfeed_gateway_block_files_total damaged"] == 1
+    guide = (ROOT / "docs" / "operators.md").read_text()
+    for name in found:
+        metric, *labels = name.split()
+        assert f"| `{metric}` |" in guide
+        assert all(f"`{label}`" in guide for label in labels), name
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

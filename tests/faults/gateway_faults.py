@@ -1,4 +1,5 @@
-"""What is done to gateways: killed, paused past their session, stopped in order one after the other, and left without their ZooKeeper.
+"""What is done to gateways: killed, paused past their session, stopped in order one after the other, left without their ZooKeeper, and all the time asked by
+members that come and go.
 
 Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it happened.
 """
@@ -12,21 +13,29 @@ from typing import NamedTuple
 
 from bridge.gateway.spread import slot_of
 from tests.faults.gateway_system import GROUP, SESSION_S, GatewaySystem
+from tests.faults.group_churn import GroupChurn
 from tests.faults.trigger_system import FaultDidNotHappen, until
 
 MOVED_MAX_S = 2 * SESSION_S + 10.0
 """I21 while a gateway is gone: its session (longer in ZooKeeper), and ten seconds."""
 
+_CHURN_S = 900.0
+"""For a part of the joins and leaves: each may wait for a rebalance, and a rebalance for a gateway that died."""
+
+_FOUND_S = 60.0
+"""Until the gateways are a cluster again after ZooKeeper was away: their sessions are new, and clients wait longer between tries the longer it was."""
+
 
 class Scale(NamedTuple):
-    """``faults`` in a run; ``away_s``: how long ZooKeeper is away."""
+    """``faults`` in a run; ``away_s``: how long ZooKeeper is away; ``turns``: joins and leaves."""
 
     faults: int
     away_s: float
+    turns: int
 
 
-FULL = Scale(faults=5, away_s=60.0)
-BRIEF = Scale(faults=1, away_s=9.0)
+FULL = Scale(faults=5, away_s=60.0, turns=200)
+BRIEF = Scale(faults=1, away_s=9.0, turns=12)
 
 
 class Healed(NamedTuple):
@@ -116,11 +125,56 @@ def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     return Healed(healed_s, f"ZooKeeper ({pid}) away for {healed_s - killed_s:.1f} s", stuck)
 
 
+def _churn(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
+    """Members of three clients join and leave while one coordinator after the other is killed and started again, and ZooKeeper is away in between."""
+    churn = GroupChurn(system.bootstrap, "trips", GROUP, system.group, chance, scale.turns)
+    churn.start()
+    try:
+        said = []
+        for number in range(scale.faults + 1):
+            turns = scale.turns * (number + 1) // (scale.faults + 2)
+            until(lambda turns=turns: churn.turns >= turns or not churn.is_alive(), "members come and go", _CHURN_S)  # type: ignore[misc]
+            said.append(_zookeeper_away(system, scale.away_s) if number == scale.faults // 2 else _coordinator_killed(system, chance))
+        until(lambda: not churn.is_alive(), "all have come and gone", _CHURN_S)
+    finally:
+        churn.stop()
+    if churn.turns < scale.turns or 2 * churn.given < churn.joins.total():
+        raise FaultDidNotHappen(f"{churn.turns} joins and leaves, {churn.given} of {churn.joins.total()} were given partitions")
+    healed_s = time.monotonic()
+    members = ", ".join(f"{count} of {client}" for client, count in sorted(churn.joins.items()))
+    return Healed(healed_s, f"{churn.joins.total()} joins ({members}; {churn.given} given partitions), {churn.leaves} leaves; {'; '.join(said)}", [])
+
+
+def _coordinator_killed(system: GatewaySystem, chance: Random) -> str:
+    name = system.coordinator_of_group()
+    gateway = system.gateways[name]
+    pid = gateway.process.pid
+    gateway.kill()
+    until(lambda: any(slot_of(GROUP) in slots for other, slots in system.slots().items() if other != name), "the killed gateway's groups are another's")
+    time.sleep(chance.uniform(0, 2))
+    gateway.start()
+    until(lambda: system.is_settled(), "the gateway that is back has its share")
+    return f"{name} ({pid}) killed"
+
+
+def _zookeeper_away(system: GatewaySystem, away_s: float) -> str:
+    zookeeper = system.zookeeper
+    if zookeeper is None or zookeeper.process is None:
+        raise FaultDidNotHappen("no ZooKeeper runs")
+    pid, killed_s = zookeeper.process.pid, time.monotonic()
+    zookeeper.kill()
+    time.sleep(away_s)
+    zookeeper.start()
+    until(lambda: system.is_settled(), "the gateways have found each other again", _FOUND_S)
+    return f"ZooKeeper ({pid}) away for {time.monotonic() - killed_s:.1f} s"
+
+
 FAULTS: dict[str, Callable[[GatewaySystem, Random, Scale], Healed]] = {
     "gateways-kill": _kill,
     "gateways-pause": _pause,
     "gateways-stop": _stop,
     "gateways-zookeeper": _zookeeper,
+    "gateways-churn": _churn,
 }
-NEED_ZOOKEEPER = frozenset({"gateways-zookeeper"})
+NEED_ZOOKEEPER = frozenset({"gateways-zookeeper", "gateways-churn"})
 """Kinds that need one of their own, to be killed. The others use one with even seeds, three gateways instead of two with it, and the store with odd ones."""

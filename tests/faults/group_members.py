@@ -111,6 +111,8 @@ class Member(threading.Thread):
         self._ended = threading.Event()
         self._next: dict[int, int] = {}
         self._given: dict[int, int] = {}
+        self.was_given = threading.Event()
+        """Set by its first assignment."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -119,6 +121,7 @@ class Member(threading.Thread):
     def _was_given(self, partitions: Iterable[int]) -> None:
         with self._ledger.lock:
             self._given.update({each: self._ledger.acknowledged.get(each, 0) for each in partitions})
+        self.was_given.set()
 
     def _was_revoked(self, partitions: Iterable[int]) -> None:
         for each in partitions:

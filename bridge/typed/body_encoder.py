@@ -19,24 +19,21 @@ union                                 the first branch that fits
 
 A record's member must be there, unless its field's default is null: then null in the record *is* a member that is not there, and a body that says null itself
 does not fit, as nobody could tell the two apart. Other defaults are for readers with a newer schema. Whatever is not in the table does not fit.
+Logical types are in ``logical_types.py``.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Callable, Mapping
-from datetime import date
+from collections.abc import Mapping
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 
-from bridge.events.varints import PAIRS, SMALL, TAILS, VARINTS, varint
+from bridge.events.varints import SMALL, VARINTS, varint
 from bridge.typed.body_schema import AvroType
-from store.errors import CellfeedError
-
-Encode = Callable[[Any], bytes]
+from bridge.typed.logical_types import Encode, logical_encoder
+from bridge.typed.misfit import Misfit, kind_of
 
 _TEXTS_KEPT_MAX: Final = 1_000
 """Encoded texts that each string field keeps, of those that come again and again: a bound on memory."""
@@ -44,33 +41,8 @@ _TEXTS_KEPT_MAX: Final = 1_000
 _TEXT_KEPT_CHARACTERS_MAX: Final = 40
 
 _MISSING: Final = object()
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-
-_days: dict[Any, int] = {}
-_DAYS_KEPT_MAX: Final = 10_000
-"""Days that were read and are kept: 27 years, and a bound on memory."""
-
-_TWO_DIGITS: Final = {f"{number:02}": number for number in range(60)}
-_HOURS: Final = {f"{number:02}": number for number in range(24)}
-_LONG_FROM: Final = 1 << 41
-_LONG_BELOW: Final = 1 << 53
-"""What takes three pairs and a tail: in microseconds from January 1970 to the year 2255."""
 
 _decode: Final = msgspec.json.Decoder().decode
-
-
-class Misfit(CellfeedError):
-    """A body is not of a schema: which member, and why."""
-
-    code = "misfit"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
-
-    def __str__(self) -> str:
-        return f"{'.'.join(reversed(self.path)) or 'the body'} {self.reason}"
 
 
 class BodyEncoder:
@@ -91,7 +63,7 @@ def decoded(body_json: bytes) -> Any:
 
 def _compiled(avro: AvroType, records: dict[str, Encode]) -> Encode:
     if avro.logical:
-        return _logical(avro)
+        return logical_encoder(avro)
     match avro.kind:
         case "record":
             return records.get(avro.name) or _record(avro, records)
@@ -124,7 +96,7 @@ def _record(avro: AvroType, records: dict[str, Encode]) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict:
-            raise Misfit(f"is {_kind(value)}, not an object")
+            raise Misfit(f"is {kind_of(value)}, not an object")
         parts: list[bytes] = []
         append, member_of, left = parts.append, value.get, len(value)
         name = ""
@@ -180,7 +152,7 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
             except Misfit as misfit:
                 reasons.append(misfit)
         # A branch that is a record tells the member that is wrong; the others only that it is another type.
-        raise max(reasons, key=lambda each: len(each.path)) if any(each.path for each in reasons) else Misfit(f"is {_kind(value)}, none of {avro}")
+        raise max(reasons, key=lambda each: len(each.path)) if any(each.path for each in reasons) else Misfit(f"is {kind_of(value)}, none of {avro}")
 
     return encode
 
@@ -188,7 +160,7 @@ def _union(avro: AvroType, records: dict[str, Encode]) -> Encode:
 def _array(inner: Encode) -> Encode:
     def encode(value: Any) -> bytes:
         if type(value) is not list:
-            raise Misfit(f"is {_kind(value)}, not a list")
+            raise Misfit(f"is {kind_of(value)}, not a list")
         if not value:
             return b"\0"
         parts = [varint(len(value))]
@@ -210,7 +182,7 @@ def _map(inner: Encode) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict:
-            raise Misfit(f"is {_kind(value)}, not an object")
+            raise Misfit(f"is {kind_of(value)}, not an object")
         if not value:
             return b"\0"
         parts = [varint(len(value))]
@@ -232,7 +204,7 @@ def _string() -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not str:
-            raise Misfit(f"is {_kind(value)}, not text")
+            raise Misfit(f"is {kind_of(value)}, not text")
         found = kept.get(value)
         if found is None:
             text = value.encode()
@@ -251,7 +223,7 @@ def _enum(avro: AvroType) -> Encode:
     def encode(value: Any) -> bytes:
         found = indexes.get(value) if type(value) is str else None
         if found is None:
-            raise Misfit(f"is {_kind(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of the symbols of enum {avro.name}")
+            raise Misfit(f"is {kind_of(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of the symbols of enum {avro.name}")
         return found
 
     return encode
@@ -262,7 +234,7 @@ def _integer(bits: int, kind: str) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not int:
-            raise Misfit(f"is {_kind(value)}, not an integer")
+            raise Misfit(f"is {kind_of(value)}, not an integer")
         if 0 <= value < SMALL:
             return VARINTS[value]
         if not least <= value <= most:
@@ -278,7 +250,7 @@ def _floating(layout: str, kind: str) -> Encode:
 
     def encode(value: Any) -> bytes:
         if type(value) is not float and type(value) is not int:
-            raise Misfit(f"is {_kind(value)}, not a number")
+            raise Misfit(f"is {kind_of(value)}, not a number")
         try:
             packed = pack(value)
         except OverflowError:
@@ -292,119 +264,11 @@ def _floating(layout: str, kind: str) -> Encode:
 
 def _boolean(value: Any) -> bytes:
     if type(value) is not bool:
-        raise Misfit(f"is {_kind(value)}, not true or false")
+        raise Misfit(f"is {kind_of(value)}, not true or false")
     return b"\1" if value else b"\0"
 
 
 def _null(value: Any) -> bytes:
     if value is not None:
-        raise Misfit(f"is {_kind(value)}, not null")
+        raise Misfit(f"is {kind_of(value)}, not null")
     return b""
-
-
-def _logical(avro: AvroType) -> Encode:
-    match avro.logical:
-        case "uuid":
-            return _uuid
-        case "decimal":
-            return _decimal(avro)
-        case "date":
-            return _date
-        case logical:
-            return _moment(in_utc=not logical.startswith("local-"), thousandths=logical.endswith("millis"))
-
-
-def _uuid(value: Any) -> bytes:
-    try:
-        if type(value) is str and str(UUID(value)) == value:
-            return VARINTS[36] + value.encode()
-    except ValueError:
-        pass
-    raise Misfit(f"is {_kind(value)} that is no UUID in lower case with hyphens")
-
-
-def _decimal(avro: AvroType) -> Encode:
-    form = re.compile(r"-?(?:0|[1-9][0-9]*)" + (rf"\.[0-9]{{{avro.scale}}}" if avro.scale else ""))
-    beyond = 10**avro.precision
-
-    def encode(value: Any) -> bytes:
-        # The length first: the digits of longer text are never made a number.
-        if type(value) is not str or len(value) > avro.precision + 3 or form.fullmatch(value) is None:
-            raise Misfit(f"is {_kind(value)} that is no decimal with {avro.scale} digits behind the point (as text)")
-        unscaled = int(value.replace(".", ""))
-        if abs(unscaled) >= beyond or (not unscaled and value[0] == "-"):
-            raise Misfit(f"is {value[:40]}, which is no {avro}")
-        if avro.kind == "fixed":
-            return unscaled.to_bytes(avro.size, "big", signed=True)
-        length = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-        return varint(length) + unscaled.to_bytes(length, "big", signed=True)
-
-    return encode
-
-
-def _date(value: Any) -> bytes:
-    day = _days.get(value) if type(value) is str else None
-    if day is None:
-        day = _day(value)
-    if day is None:
-        raise Misfit(f"is {_kind(value)} that is no date as 2019-03-23")
-    return varint(day)
-
-
-def _day(text: Any) -> int | None:
-    """Days since 1970 of ``2019-03-23``; None for anything else."""
-    try:
-        if type(text) is not str or (read := date.fromisoformat(text)).isoformat() != text:
-            return None
-    except ValueError:
-        return None
-    day = read.toordinal() - _EPOCH_DAY
-    if len(_days) < _DAYS_KEPT_MAX:
-        _days[text] = day
-    return day
-
-
-def _moment(*, in_utc: bool, thousandths: bool) -> Encode:
-    example = f"2019-03-23T20:21:09{'.000' if thousandths else ''}{'Z' if in_utc else ''}"
-    digits = 3 if thousandths else 6
-    per_second = 10**digits
-    day_of, hour_of, two = _days.get, _HOURS.get, _TWO_DIGITS.get
-
-    def encode(value: Any) -> bytes:
-        if type(value) is str and (not in_utc or value[-1:] == "Z"):
-            text = value[:-1] if in_utc else value
-            first = text[:10]
-            day = day_of(first)
-            if day is None:
-                day = _day(first)
-            hour, minute, second = hour_of(text[11:13]), two(text[14:16]), two(text[17:19])
-            if day is not None and hour is not None and minute is not None and second is not None and text[10] == "T" and text[13] == text[16] == ":":
-                fraction = _fraction(text[19:], digits, may_be_left_out=not thousandths)
-                if fraction is not None:
-                    return _long((((day * 24 + hour) * 60 + minute) * 60 + second) * per_second + fraction)
-        raise Misfit(f"is {_kind(value)} that is no moment as {example}")
-
-    return encode
-
-
-def _fraction(text: str, digits: int, *, may_be_left_out: bool) -> int | None:
-    """Of a second: ``.123456``; left out for 0, where that is how it is written. None for anything else."""
-    if not text:
-        return 0 if may_be_left_out else None
-    if len(text) != digits + 1 or text[0] != "." or not (text.isascii() and text[1:].isdigit()):
-        return None
-    value = int(text[1:])
-    return value if value or not may_be_left_out else None
-
-
-def _long(value: int) -> bytes:
-    """:func:`varint`, faster for moments of our time in microseconds."""
-    if _LONG_FROM <= value < _LONG_BELOW:
-        zigzag = value << 1
-        return PAIRS[zigzag & 0x3FFF] + PAIRS[zigzag >> 14 & 0x3FFF] + PAIRS[zigzag >> 28 & 0x3FFF] + TAILS[zigzag >> 42]
-    return varint(value)
-
-
-def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "an integer", float: "a number with a fraction", type(None): "null"}
-    return kinds.get(type(value), type(value).__name__)

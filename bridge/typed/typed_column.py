@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bridge.typed.body_encoder import BodyEncoder, Misfit, decoded
+from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import body_schema
+from bridge.typed.misfit import Misfit
 from bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
 from store.engines.contract import StateTable
 

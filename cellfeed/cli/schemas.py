@@ -13,9 +13,10 @@ from rich.table import Table
 
 from bridge.coordination.contract import Coordinator
 from bridge.triggers.control import when
-from bridge.typed.body_encoder import BodyEncoder, Misfit, decoded
+from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.declaration import ColumnSchema, Compatibility
+from bridge.typed.misfit import Misfit
 from bridge.typed.schema_files import load_schema
 from bridge.typed.typed_column import TypedColumns
 from bridge.typed.unfit import TriedAgain, UnfitCell, try_again, unfit_cells

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schemas
-from bridge.typed.body_encoder import BodyEncoder, Misfit, decoded
+from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import body_schema
+from bridge.typed.misfit import Misfit
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from store.errors import InvalidRequest

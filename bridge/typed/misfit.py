@@ -1,0 +1,25 @@
+"""What is said of a body that is not of a schema."""
+
+from __future__ import annotations
+
+from store.errors import CellfeedError
+
+
+class Misfit(CellfeedError):
+    """A body is not of a schema: which member, and why."""
+
+    code = "misfit"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        return f"{'.'.join(reversed(self.path)) or 'the body'} {self.reason}"
+
+
+def kind_of(value: object) -> str:
+    """What a decoded JSON value is, in words."""
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "an integer", float: "a number with a fraction", type(None): "null"}
+    return kinds.get(type(value), type(value).__name__)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.faults.gateway_faults import FAULTS, FULL, NEED_ZOOKEEPER, Scale
-from tests.faults.gateway_system import SHARDS, GatewaySystem
+from tests.faults.gateway_system import CHURN_SESSION_S, SESSION_S, SHARDS, GatewaySystem
 from tests.faults.group_members import check_group
 from tests.faults.invariants import Seen, Violations, check_gapless, check_log, check_reader, merge
 from tests.faults.run import FaultRun
@@ -38,7 +38,11 @@ def run_gateway_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
             stack.callback(zookeeper.kill)
         on_zookeeper = kind in NEED_ZOOKEEPER or seed % 2 == 0
         try:
-            system = stack.enter_context(GatewaySystem(directory, 3 if on_zookeeper else 2, zookeeper if on_zookeeper else None))
+            system = stack.enter_context(
+                GatewaySystem(
+                    directory, 3 if on_zookeeper else 2, zookeeper if on_zookeeper else None, CHURN_SESSION_S if kind == "gateways-churn" else SESSION_S
+                )
+            )
             for _ in range(1 if kind in NEED_ZOOKEEPER else scale.faults):
                 time.sleep(chance.uniform(0.1, 0.5))
                 _one_fault(kind, system, chance, scale, result)

@@ -6,10 +6,11 @@ KEEP   ?=
 KIND   ?=
 SEED   ?=
 NAME   ?=
+FRAMES ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint grid bench faults services lock clean
+.PHONY: help setup demo test lint grid bench faults fuzz services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +46,9 @@ bench: setup ## Measurements beside their peers (NAME=put_http for one; all with
 
 faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES=200000, SEED=n); one JSON verdict
+	$(BIN)/python -m tests.fuzz gateway $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))
 
 services: ## Install what local servers and tests on them use (MariaDB, ZooKeeper, kcat, Java, Kafka's jars) where apt and root are there
 	./docker/install-services

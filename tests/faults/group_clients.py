@@ -94,6 +94,9 @@ class KafkaPythonMember(Member):
         self.join(30)
 
     def _assigned(self, partitions: list[int]) -> None:
+        # A fetch of offsets that was not waited for to its end is kept, by its set of partitions alone: whoever is given the same ones again, generations
+        # later, would begin where the group was then.
+        self._consumer._coordinator._offset_fetch_futures.clear()
         self._was_given(partitions)
         self._ledger.given(self.name, self._consumer._coordinator._generation.generation_id, partitions)
 

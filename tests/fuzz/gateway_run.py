@@ -55,6 +55,9 @@ _BLOCKS_BYTES_MAX: Final = 4 << 20
 _FILES_OF_A_THREAD: Final = 4
 """Of SQLite: the store, the state table and their logs, which each thread opens when it first reads."""
 
+_THREADS_LATER: Final = 16
+"""Of pools that start a thread when all that they have are at work, which may come after the warm-up; no pool grows beyond its size."""
+
 
 @dataclass
 class FuzzRun:
@@ -100,7 +103,7 @@ def run_gateway_fuzz(seed: int, frames: int, directory: Path, tell: Callable[[st
         pool = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         process = gateway.process
         # What the process holds for good (schemas, plans, threads, kept blocks) it holds after some of the frames.
-        warm = pool.submit(send_batch, gateway.port, seed, -1, _WARM_UP).result()
+        warm = pool.submit(send_batch, gateway.port, seed, -1, min(_WARM_UP, frames)).result()
         half_way = stack.enter_context(_half_way_peers(gateway.port, seed))
         clients.follow()
         before = _held(process, gateway.port, settled=lambda: _strangers(process, gateway.port) == _HALF_WAY)
@@ -265,7 +268,7 @@ def _strangers(process: psutil.Process, port: int) -> int:
 
 def _more_than_before(before: _Held, after: _Held) -> list[str]:
     found = [f"{(after.memory_bytes - before.memory_bytes) >> 20} MiB more than before"] if after.memory_bytes - before.memory_bytes > GROWTH_BYTES_MAX else []
-    more = {"sockets": 0, "descriptors": _FILES_OF_A_THREAD * before.threads, "threads": 0}
+    more = {"sockets": 0, "descriptors": _FILES_OF_A_THREAD * (before.threads + _THREADS_LATER), "threads": _THREADS_LATER}
     return found + [
         f"{getattr(after, name)} {name}, {getattr(before, name)} before"
         for name, allowed in more.items()

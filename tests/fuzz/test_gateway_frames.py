@@ -31,7 +31,7 @@ from tests.fuzz.lengths import length_places, with_a_lie
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway-fuzz")]
 
 SEED = int(os.environ.get("CELLFEED_FUZZ_SEED", "20261121"))
-FRAMES = 3_000
+FRAMES = 1_200
 ROOT = Path(__file__).parents[2]
 LETTING_GO_S = 20.0
 """How long the gateway may take until it has let go of a peer that is gone; far below FRAME_TIMEOUT_S, which is for peers that stay."""

@@ -77,15 +77,8 @@ def mariadb_server() -> Iterator[MariaDB]:
     """One MariaDB server for the tests of this process that only need some server. Skips, with the reason, where none can be had."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
-    directory.chmod(0o755)
-    server = local_mariadb.new_server(directory / "node")
-    try:
-        server.start()
+    with local_mariadb.running() as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,16 +34,8 @@ def badly_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]
     """A server whose settings that cannot be changed at run time are wrong."""
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
-    directory.chmod(0o755)
-    options = ("--skip-log-bin", "--log-slave-updates=OFF")
-    server = local_mariadb.new_server(directory / "node", options=options)
-    try:
-        server.start()
+    with local_mariadb.running(("--skip-log-bin", "--log-slave-updates=OFF")) as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(directory)
 
 
 def problems_of(connection: Connection[Any], role: ServerRole = ServerRole.ANY) -> dict[str, Problem]:

@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,3 +121,17 @@ def drop_all_databases(server: MariaDB) -> None:
         for (name,) in cursor.fetchall():
             if name not in ("mysql", "information_schema", "performance_schema", "sys"):
                 cursor.execute(f"DROP DATABASE `{name}`")
+
+
+@contextmanager
+def running(options: tuple[str, ...] = ()) -> Iterator[MariaDB]:
+    """A server with a directory of its own, which is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
+    directory.chmod(0o755)
+    server = new_server(directory / "node", options=options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)

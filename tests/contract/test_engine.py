@@ -23,6 +23,9 @@ from store.sharding import shard_of
 
 SHARDS = 4
 
+SCANS = {"sqlite": "sqlite", "mysql": "mysql_log"}
+"""The module of each kind of engine that scans logs."""
+
 
 class Clock:
     """The storage's clock, set by a test by hand, microseconds."""
@@ -216,7 +219,7 @@ def test_e7_scan_starts_at_the_location_and_stops_at_the_limit(engine: Engine) -
 
 
 def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"store.engines.{kind}.SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(f"store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     keys = rows_of_shard(0, 3)
     engine.put([cell(row=key) for key in keys])
     assert [c.added_id for c in engine.scan(0, 1, 10)] == [1]
@@ -231,7 +234,7 @@ def test_e7_ranges_of_several_logs_are_as_if_each_were_scanned(engine: Engine) -
 
 
 def test_e7_each_of_several_ranges_stops_after_so_many_bytes(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"store.engines.{kind}.SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(f"store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     engine.put([cell(row=key) for shard in (0, 1) for key in rows_of_shard(shard, 3)])
     assert [[c.added_id for c in cells] for cells in engine.scan_many([LogRange(0, 1, 10), LogRange(1, 0, 10)])] == [[1], [0]]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
@@ -20,14 +17,7 @@ def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
     """A server that runs, empty. ``tables_open``: how many tables it keeps open. Raises RuntimeError, with the reason, where none can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-mariadb-"))
-    directory.chmod(0o755)
     caches = (f"--table-open-cache={tables_open}", f"--table-definition-cache={tables_open}", f"--innodb-open-files={tables_open}")
     options = (*_OPTIONS, *caches, f"--open-files-limit={3 * tables_open}")
-    server = local_mariadb.new_server(directory / "node", options=options)
-    try:
-        server.start()
+    with local_mariadb.running(options) as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(directory)

@@ -7,23 +7,23 @@ away holds up nobody else's puts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, TypeVar
 
-from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.clusters.buffer import BufferDrain, BufferedWriter, buffer_of
+from store.cells import NewCell, PutResult, StoredCell, Triple
+from store.clusters.buffer import BufferDrain, buffer_of
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.placement import Placement
+from store.clusters.puts import ClusteredPuts
 from store.clusters.shard_map import told_ranges
 from store.clusters.standing import ClusterStanding, standing
 from store.clusters.state import ClusterState
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.log_start import check_trim
-from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
+from store.errors import StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
@@ -61,7 +61,6 @@ class ClusteredEngine:
             name: Cluster(name, [StorageNode(node, open_node) for node, open_node in members.items()], [], watermark) for name, members in nodes.items()
         }
         tables = {name: buffer_of(cluster) for name, cluster in self.clusters.items()}
-        self._buffered = BufferedWriter(tables, self._write, self._shard_of, copies) if copies and len(self.clusters) > 1 else None
         self.drain = BufferDrain(tables, self._cluster_of, self._shard_of)
         """The job that empties the buffers; a process that should do it starts it."""
         self._dictionaries = ClusteredDictionaries(list(self.clusters.values()))
@@ -71,6 +70,7 @@ class ClusteredEngine:
         except BaseException:
             self.close()
             raise
+        self._puts = ClusteredPuts(self.placement, shards, tables if len(self.clusters) > 1 else {}, copies)
         self._state = ClusterState(next(iter(self.clusters.values())))
         self._indexes = ClusteredIndexes(list(self.clusters.values()), self.placement)
 
@@ -104,68 +104,7 @@ class ClusteredEngine:
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        groups: dict[str, list[int]] = {}
-        for index, cell in enumerate(cells):
-            groups.setdefault(self.placement.name_of(self._shard_of(cell)), []).append(index)
-        if len(groups) == 1:
-            return self._put(next(iter(groups)), cells)
-        results: dict[int, PutResult] = {}
-        for name, indexes in groups.items():
-            members = [cells[index] for index in indexes]
-            try:
-                written = self._put(name, members)
-            except CellfeedError as error:
-                written = [self._failed(cell, error) for cell in members]
-            results.update(zip(indexes, written, strict=True))
-        return [results[index] for index in range(len(cells))]
-
-    def _put(self, cluster: str, cells: Sequence[NewCell]) -> list[PutResult]:
-        return self._buffered.put(cluster, cells) if self._buffered else self._write(cells)
-
-    def _write(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        """Puts cells of one cluster, and waits for those whose shard moves meanwhile. Raises when none was written, and one error says why."""
-        owners = list(self._grouped([(cell.row_key, None) for cell in cells]))
-        if len(owners) == 1:
-            with suppress(ShardMoving):
-                return owners[0].put(cells)
-        return self._write_apart(cells)
-
-    def _write_apart(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        """As :meth:`_write`, shard by shard: those that do not move go first."""
-        waiting: dict[int, list[int]] = {}
-        for index, cell in enumerate(cells):
-            waiting.setdefault(self._shard_of(cell), []).append(index)
-        results: dict[int, PutResult] = {}
-        errors: list[CellfeedError] = []
-
-        def put_each() -> None:
-            moving: ShardMoving | None = None
-            for shard, indexes in list(waiting.items()):
-                members = [cells[index] for index in indexes]
-                try:
-                    written = self._cluster_of(shard).put(members)
-                except ShardMoving as error:
-                    moving = error
-                    continue
-                except CellfeedError as error:
-                    errors.append(error)
-                    written = [self._failed(cell, error) for cell in members]
-                results.update(zip(indexes, written, strict=True))
-                del waiting[shard]
-            if moving is not None:
-                raise moving
-
-        try:
-            self.placement.settled(put_each)
-        except ShardMoving as error:
-            errors.append(error)
-            results.update({index: self._failed(cells[index], error) for indexes in waiting.values() for index in indexes})
-        if errors and not any(result.error is None for result in results.values()) and len({str(error) for error in errors}) == 1:
-            raise errors[0]
-        return [results[index] for index in range(len(cells))]
-
-    def _failed(self, cell: NewCell, error: CellfeedError) -> PutResult:
-        return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, self._shard_of(cell), error=error)
+        return self._puts.put(cells)
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
         """As the contract's, and at most up to the cells of ``UNBUFFERED_S`` before the oldest that a cluster still buffers, for whichever one (a shard may

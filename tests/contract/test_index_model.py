@@ -65,13 +65,13 @@ TRIM_PLACES = sorted(name for name in FAILPOINTS if name.startswith("index.trim.
 
 class IndexMachine(RuleBasedStateMachine):
     kind: str
-    url: str | None = None
+    server: MariaDB | None = None
 
     @initialize()
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-index-"))
         self.engine: Engine = (
-            SqliteEngine(self.directory, "trips", SHARDS) if self.url is None else MySqlEngine(MySqlServer(self.url), "trips", SHARDS, create=True)
+            SqliteEngine(self.directory, "trips", SHARDS) if self.server is None else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.version = IndexVersion(DEFINITION, 1, SHARDS)
         self.engine.indexes.create(self.version.table)
@@ -84,12 +84,8 @@ class IndexMachine(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             self.engine.close()
             shutil.rmtree(self.directory)
-            if self.url is not None:
-                server = MySqlServer(self.url)
-                with server.connection() as connection:
-                    for database in ("trips_meta", *(f"trips_{shard:04d}" for shard in range(SHARDS))):
-                        connection.query(f"DROP DATABASE {database}")
-                server.close()
+            if self.server is not None:
+                local_mariadb.drop_all_databases(self.server)
 
     @rule(cells=st.lists(CELLS, min_size=1, max_size=5))
     def put(self, cells: list[NewCell]) -> None:
@@ -272,7 +268,7 @@ def test_nothing_is_left_of_an_erased_row_in_a_sqlite_index() -> None:
 def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(ErasedMachine):
         kind = "mysql"
-        url = empty_mariadb.url
+        server = empty_mariadb
 
     assert local_mariadb.why_not() is None
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None))
@@ -283,7 +279,7 @@ def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaD
 def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(IndexMachine):
         kind = "mysql"
-        url = empty_mariadb.url
+        server = empty_mariadb
 
     assert local_mariadb.why_not() is None
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None))
@@ -294,6 +290,6 @@ def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
 def test_mysql_index_is_what_the_cells_say_after_trims(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(TrimmedMachine):
         kind = "mysql"
-        url = empty_mariadb.url
+        server = empty_mariadb
 
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=8, stateful_step_count=25, deadline=None))

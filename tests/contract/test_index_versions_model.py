@@ -62,13 +62,13 @@ class _Kept(NamedTuple):
 
 
 class VersionsMachine(RuleBasedStateMachine):
-    url: str | None = None
+    server: MariaDB | None = None
 
     @initialize()
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-versions-"))
         self.engine: Engine = (
-            SqliteEngine(self.directory, "trips", SHARDS) if self.url is None else MySqlEngine(MySqlServer(self.url), "trips", SHARDS, create=True)
+            SqliteEngine(self.directory, "trips", SHARDS) if self.server is None else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
         self.coordinator = StoreCoordinator(self.engine.state)
@@ -83,12 +83,8 @@ class VersionsMachine(RuleBasedStateMachine):
             self.coordinator.close()
             self.datastore.close()
             shutil.rmtree(self.directory)
-            if self.url is not None:
-                server = MySqlServer(self.url)
-                with server.connection() as connection:
-                    for database in ("trips_meta", *(f"trips_{shard:04d}" for shard in range(SHARDS))):
-                        connection.query(f"DROP DATABASE {database}")
-                server.close()
+            if self.server is not None:
+                local_mariadb.drop_all_databases(self.server)
 
     # --- cells -----------------------------------------------------------------------------------------------------------
 
@@ -252,7 +248,7 @@ def test_every_version_of_a_sqlite_index_is_what_the_cells_say() -> None:
 @pytest.mark.xdist_group("mariadb")
 def test_every_version_of_a_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(VersionsMachine):
-        url = empty_mariadb.url
+        server = empty_mariadb
 
     assert local_mariadb.why_not() is None
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None))

@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from uuid import UUID, uuid5
 
 import confluent_kafka
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.server import GatewayConfig, run_gateway
 from store.body_codec import decode_body
-from store.cells import NewCell, new_cell
+from store.cells import NewCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import mover
 from store.clusters.moves.shard_notes import Clusters
@@ -21,11 +20,9 @@ from store.clusters.moves.steps import Moved
 from store.datastore import Datastore
 from store.errors import CellfeedError, StorageUnavailable
 from store.failpoints import FAILPOINTS
-from store.sharding import shard_of
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until
 
-NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a29")
 SHARD = 1
 """On c1 when the clusters are made: the one that moves."""
 
@@ -37,14 +34,7 @@ def open_engine(clusters: dict[str, TestCluster], copies: int = 0) -> ClusteredE
 
 
 def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:
-    """So many cells of a shard; others for another ``first``."""
-    found, number = [], first * 10_000
-    while len(found) < count:
-        row = uuid5(NAMESPACE, str(number))
-        number += 1
-        if shard_of(row.bytes, SHARDS) == shard:
-            found.append(new_cell(row, "BASE", 1, {"n": number}))
-    return found
+    return cells_of_shard(shard, first, count)
 
 
 def move(clusters: dict[str, TestCluster], engine: ClusteredEngine, to: str, shard: int = SHARD) -> Moved:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from uuid import UUID, uuid5
 
 import pytest
 
-from store.cells import NewCell, new_cell
+from store.cells import NewCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import follow_again, is_prefix
@@ -19,15 +18,13 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
-from store.sharding import shard_of
 from tests.integration.test_cluster import checksums, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
-NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a09")
 SHARD = 2
 
 
@@ -39,14 +36,7 @@ def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
 
 
 def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:
-    """So many cells of a shard; others for another ``first``."""
-    found, number = [], first * 1_000
-    while len(found) < count:
-        row = uuid5(NAMESPACE, str(number))
-        number += 1
-        if shard_of(row.bytes, SHARDS) == shard:
-            found.append(new_cell(row, "BASE", 1, {"n": number}))
-    return found
+    return cells_of_shard(shard, first, count)
 
 
 def on_every_node(engine: ClusteredEngine, ends: int) -> None:

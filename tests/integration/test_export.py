@@ -200,13 +200,19 @@ def test_a_process_that_was_paused_past_its_session_is_fenced_and_others_have_go
     check_equal(store, export)
 
 
-def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(kafka: Kafka, place: Path, store: Datastore) -> None:
+def twenty_exported(kafka: Kafka, place: Path, store: Datastore) -> Export:
+    """An export of one unit that has come to its end, after twenty cells."""
     export = export_to(kafka, units=1)
     put(store, 20)
     exporter = Exporter(place, "a", SHARDS, [export])
     with exporters(exporter):
         wait_caught_up(store, StoreCoordinator(store.state), export)
         exporter.drain()
+    return export
+
+
+def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(kafka: Kafka, place: Path, store: Datastore) -> None:
+    export = twenty_exported(kafka, place, store)
     records = [OutRecord(0, 10_000, b"key", b"value", [], 0)]
     zombie, owner = (UnitProducer(export, 0, str(export.topic), threading.Event()) for _ in range(2))
     zombie.fence()
@@ -220,12 +226,7 @@ def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(ka
 
 
 def test_what_a_partition_that_lost_records_takes_is_never_committed(kafka: Kafka, place: Path, store: Datastore) -> None:
-    export = export_to(kafka, units=1)
-    put(store, 20)
-    exporter = Exporter(place, "a", SHARDS, [export])
-    with exporters(exporter):
-        wait_caught_up(store, StoreCoordinator(store.state), export)
-        exporter.drain()
+    export = twenty_exported(kafka, place, store)
     had = 10_000  # more than are there now: as after an unclean election, or in a topic that was made again under a producer at work
     producer = UnitProducer(export, 0, str(export.topic), threading.Event())
     producer.fence()

@@ -303,8 +303,8 @@ def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(clusters: d
     with closing(open_engine(clusters, copies=1)) as buffering:
         written = cells(1, 20)
         engine.put(written[:10])
-        buffering._buffered._copy("c1", written)  # type: ignore[union-attr]
-        buffering._buffered._accepted("c1", ["c2"], written, StorageUnavailable("c1 is away"))  # type: ignore[union-attr]
+        buffering._puts._buffered._copy("c1", written)  # type: ignore[union-attr]
+        buffering._puts._buffered._accepted("c1", ["c2"], written, StorageUnavailable("c1 is away"))  # type: ignore[union-attr]
         move(clusters, engine, "c2")
         with pytest.raises(Exception, match="only what lies below 0"):
             buffering.trim(SHARD, 5)

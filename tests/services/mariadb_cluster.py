@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid5
 
+from store.cells import NewCell, new_cell
 from store.clusters.init import init_cluster
 from store.clusters.node import OpenNode
 from store.clusters.shard_map import ShardMap, even_map
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
+from store.sharding import shard_of
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
@@ -22,6 +26,8 @@ DATASTORE = "trips"
 SHARDS = 4
 BUSY_FENCE_MAX_S = 4.0
 """What tests let the fence of a move last: a busy machine takes longer for it than an operator's servers may."""
+
+_NAMESPACE: Final = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a29")
 
 
 @dataclass
@@ -78,3 +84,14 @@ def make_cluster(name: str, servers: list[MariaDB], shard_map: ShardMap | None =
     admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in named.items()}, semi_sync=semi_sync)
     init_cluster(admin, shard_map or even_map(DATASTORE, SHARDS, [name]))
     return TestCluster(name, named, admin)
+
+
+def cells_of_shard(shard: int, first: int, count: int) -> list[NewCell]:
+    """So many cells of a shard; others for another ``first``."""
+    found, number = [], first * 10_000
+    while len(found) < count:
+        row = uuid5(_NAMESPACE, str(number))
+        number += 1
+        if shard_of(row.bytes, SHARDS) == shard:
+            found.append(new_cell(row, "BASE", 1, {"n": number}))
+    return found

@@ -19,6 +19,7 @@ from pymysql.cursors import DictCursor
 
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_errors import error_code, failed
+from store.engines.mysql_locks import take_lock
 from store.errors import ProtectData, StorageUnavailable
 
 HEARTBEAT_S: Final = 0.5
@@ -30,9 +31,6 @@ CONNECT_RETRY_S: Final = 1
 _READ_ONLY_ATTEMPTS: Final = 20
 _READ_ONLY_PAUSE_S: Final = 0.05
 """A commit that was cut off in its wait for a minion takes milliseconds to end."""
-
-LOCK_IDLE_MAX_S: Final = 7 * 86_400
-"""A connection that holds a lock says nothing else for as long as a copy lasts; the server's own limit for that is eight hours."""
 
 APPLY_TIMEOUT_S: Final = 30.0
 """Longest wait for a minion to apply what it has received."""
@@ -226,11 +224,10 @@ def _lock(held: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
     connection = server.open_connection()
     held.callback(connection.close)
     try:
-        query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
-        [(got,)] = query(connection, f"SELECT GET_LOCK({_literal(name)}, 0)")
+        got = take_lock(connection, name)
     except (pymysql.err.MySQLError, OSError) as error:
         raise failed(server, error) from error
-    if got is None or int(got) != 1:
+    if not got:
         raise StorageUnavailable(taken)
 
 

@@ -30,6 +30,7 @@ from pymysql.constants import ER
 
 from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_errors import error_code, failed
+from store.engines.mysql_locks import take_lock
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -201,11 +202,10 @@ def scrubbing(server: MySqlServer, scratch: str) -> Iterator[ServerScrub]:
     """A scrub of a server, on a connection of its own. Raises StorageUnavailable while another is under way there."""
     with closing(MySqlServer(server.address, ANSWER_TIMEOUT_S).open_connection()) as connection:
         try:
-            [(got,)] = query(connection, f"SELECT GET_LOCK('cellfeed-{scratch}', 0)")
-            if got is None or int(got) != 1:
+            if not take_lock(connection, f"cellfeed-{scratch}"):
                 raise StorageUnavailable(f"{server} is being scrubbed by somebody else: wait until that is done")
             [(before,)] = query(connection, "SELECT @@GLOBAL.innodb_immediate_scrub_data_uncompressed")
-            query(connection, f"SET SESSION sql_log_bin = 0, wait_timeout = 604800, lock_wait_timeout = {_TABLE_LOCK_S}")
+            query(connection, f"SET SESSION sql_log_bin = 0, lock_wait_timeout = {_TABLE_LOCK_S}")
             query(connection, "SET GLOBAL innodb_immediate_scrub_data_uncompressed = ON")
         except (pymysql.err.MySQLError, OSError) as error:
             raise failed(server, error, "not scrubbed") from error

@@ -19,8 +19,8 @@ from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, error_code, failed
+from store.engines.mysql_locks import take_lock
 from store.engines.mysql_migrations import Layout, schema_statements
-from store.engines.mysql_replication import LOCK_IDLE_MAX_S
 from store.errors import ProtectData, StorageUnavailable
 
 T = TypeVar("T")
@@ -317,11 +317,10 @@ def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[Shard
     connection = server.open_connection()
     try:
         try:
-            query(connection, f"SET SESSION wait_timeout = {LOCK_IDLE_MAX_S}")
-            [(got,)] = query(connection, f"SELECT GET_LOCK('{_lock_name(cluster, shard)}', 0)")
+            got = take_lock(connection, _lock_name(cluster, shard))
         except (pymysql.err.MySQLError, OSError) as error:
             raise failed(server, error) from error
-        if got is None or int(got) != 1:
+        if not got:
             raise StorageUnavailable(f"shard {shard} is being moved already: cluster {cluster.name} is locked by another mover, which is alive")
         yield ShardSide(cluster, role, shard, server, connection)
     finally:

@@ -1,0 +1,47 @@
+"""User locks on a real server: kept by who lives, and taken over from who has just gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_locks import take_lock
+from tests.integration.test_cluster import eventually
+from tests.services.local_mariadb import MariaDB
+
+pytestmark = pytest.mark.integration
+
+NAME = "cellfeed-it's a lock"
+
+
+@pytest.fixture
+def server(mariadb_server: MariaDB) -> Iterator[MySqlServer]:
+    with closing(MySqlServer(mariadb_server.url)) as opened:
+        yield opened
+
+
+def test_a_lock_is_kept_by_a_connection_that_is_there(server: MySqlServer) -> None:
+    with closing(server.open_connection()) as holder, closing(server.open_connection()) as other:
+        assert take_lock(holder, NAME)
+        assert not take_lock(other, NAME)
+        assert take_lock(other, "cellfeed-another")
+
+
+def test_who_asks_waits_for_the_end_of_a_connection_that_is_going(server: MySqlServer) -> None:
+    got: list[bool] = []
+    with closing(server.open_connection()) as asking:
+        holder = server.open_connection()
+        assert take_lock(holder, NAME)
+        waiter = threading.Thread(target=lambda: got.append(take_lock(asking, NAME)))
+        waiter.start()
+        with server.connection() as looking:
+            waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+            eventually(lambda: bool(query(looking, waiting)) or bool(got), "somebody who waits")
+        assert not got, "it gave up before the holder was gone"
+        holder.close()
+        waiter.join()
+    assert got == [True]

@@ -270,7 +270,6 @@ def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaD
         kind = "mysql"
         server = empty_mariadb
 
-    assert local_mariadb.why_not() is None
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None))
 
 
@@ -281,7 +280,6 @@ def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
         kind = "mysql"
         server = empty_mariadb
 
-    assert local_mariadb.why_not() is None
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None))
 
 

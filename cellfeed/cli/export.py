@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +51,7 @@ def run(
     with opened(run_dir, config) as (checked, datastore, coordinator):
         exports = chosen(checked, name)
         watching = Watching(exports, datastore, stopping) if verify else None
-        looks = _Looks(stopping, progress_bar(), sum(head.watermark for head in datastore.heads().values()) * len(exports))
+        looks = _Looks(stopping, progress_bar(), {shard: head.watermark for shard, head in datastore.heads().items()})
         try:
             run_exporter(exports, datastore, coordinator, f"export-{socket.gethostname()}-{os.getpid()}", stopping, on_look=looks.look)
         finally:
@@ -66,24 +66,31 @@ def run(
 class _Looks:
     """What is shown, and whether all is refused, at each look of an exporter."""
 
-    def __init__(self, stopping: threading.Event, bar: Progress, cells: int) -> None:
+    def __init__(self, stopping: threading.Event, bar: Progress, ends: Mapping[int, int]) -> None:
         self.refused: CellfeedError | None = None
         self._stopping = stopping
         self._bar = bar
-        self._total = cells
-        self._task = bar.add_task("exporting", total=cells)
+        self._ends = ends
+        self._owned: set[tuple[str, int]] = set()
+        self._done = False
+        self._task = bar.add_task("exporting", total=None)
         self._bar.start()
 
     def look(self, groups: Sequence[ExportGroup]) -> None:
-        """Called by the exporter."""
+        """Called by the exporter. The bar counts the cells that were there when it began, of the shards that this process has: others have theirs."""
         refusals = [group.refusal for group in groups]
         if all(refusals):
             self.refused = refusals[0]
             self._stopping.set()
-        located = sum(each.location for group in groups for each in group.progress().values())
-        self._bar.update(self._task, completed=min(located, self._total))
-        if located >= self._total:
+        if self._done:
+            return
+        owned = {(group.export.name, shard): (each.location, self._ends[shard]) for group in groups for shard, each in group.progress().items()}
+        completed, total = sum(min(location, end) for location, end in owned.values()), sum(end for _, end in owned.values())
+        self._bar.update(self._task, completed=completed, total=total)
+        if owned and completed >= total and set(owned) == self._owned:  # no more shards have come since the last look
+            self._done = True
             self._bar.stop()
+        self._owned = set(owned)
 
     def close(self) -> None:
         self._bar.stop()

@@ -94,6 +94,7 @@ def _wait_until_built(instance: Opened, name: str, record: VersionRecord) -> Non
                 if thread is not None and not thread.is_alive():
                     raise InvalidRequest("the build has ended before it was complete; see what it logged")
                 stop.wait(_POLL_S)
+            bar.update(task, completed=bar.tasks[task].total)
     finally:
         stop.set()
         if thread is not None:

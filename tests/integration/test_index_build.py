@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -32,6 +36,28 @@ def behind(run_dir: Path) -> int:
     return int(json.loads(done.stdout.splitlines()[-1])["cells_behind"])
 
 
+def on_a_terminal(*words: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """What it did, and what it has shown on a terminal as its errors' output."""
+    ours, its = os.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # the end, on Linux
+            while some := os.read(ours, 65_536):
+                shown.append(some)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
+        done = subprocess.run([*CELLFEED, *words], cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=its, env=environment, timeout=120)
+    finally:
+        os.close(its)
+        reader.join()
+        os.close(ours)
+    return done, b"".join(shown).decode(errors="replace")
+
+
 def test_a_build_keeps_to_its_throttle_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     definition, trips = tmp_path / "by_driver.yaml", tmp_path / "trips.ndjson"
     definition.write_text(DEFINITION)
@@ -51,9 +77,13 @@ def test_a_build_keeps_to_its_throttle_and_goes_on_after_a_kill(tmp_path: Path) 
         left, passed_s = behind(run_dir), time.monotonic() - begun_s
         assert CELLS - left <= CELLS_PER_S * (passed_s + 2)
         assert left > 0, "killed before its end"
-        done = cellfeed("index", "build", "by_driver", "--throttle", "100000", "--json", *place)
-        assert done.returncode == 0, done.stderr
+        done, shown = on_a_terminal("index", "build", "by_driver", "--throttle", "100000", "--json", *place)
+        assert done.returncode == 0, shown
         assert json.loads(done.stdout.splitlines()[-1])["state"] == "current"
+        assert "index by_driver version 1" in shown
+        counts = [int(count) for count in re.findall(rf"(\d+)/{CELLS}", shown)]
+        assert counts == sorted(counts)
+        assert CELLS - left <= counts[0] < counts[-1] == CELLS, "the bar begins where the first build ended"
         verified = cellfeed("index", "verify", "by_driver", "--json", *place)
         report = json.loads(verified.stdout.splitlines()[-1])
         assert (verified.returncode, report["entries"], report["differences"]) == (0, CELLS, 0)

@@ -183,6 +183,34 @@ def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
     assert max(sizes) < 20 << 20
 
 
+@pytest.mark.parametrize(("units", "rate"), [(1, 500), (3, 2_000), (2, 1)])
+def test_all_units_of_a_process_together_keep_to_the_throttle(units: int, rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a time of its own: each unit's next batch is asked for when its last one has been let through."""
+    now_s = 100.0
+    monkeypatch.setattr("bridge.export.batches.time.monotonic", lambda: now_s)
+    throttle, waits = Throttle(rate), _Waits()
+    free_at_s = [now_s] * units
+    batch, batches = throttle.cells_max, 40
+    for _ in range(batches):
+        unit = free_at_s.index(min(free_at_s))
+        now_s = free_at_s[unit]
+        waits.last_s = 0.0
+        throttle.wait(batch, waits)
+        free_at_s[unit] = now_s + waits.last_s
+    let_through_in_s = max(free_at_s) - 100.0
+    assert batch * (batches - 1) / let_through_in_s == pytest.approx(rate), "the first batch goes at once, each other one when the ones before are paid for"
+
+
+class _Waits(threading.Event):
+    """Notes for how long it was waited for, and does not wait."""
+
+    last_s = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.last_s = timeout or 0.0
+        return False
+
+
 def test_a_throttle_waits_only_as_long_as_nobody_asks_it_to_stop() -> None:
     throttle, stop = Throttle(10), threading.Event()
     assert throttle.cells_max == 1

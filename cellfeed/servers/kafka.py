@@ -57,8 +57,7 @@ class KafkaServer:
             return
         # The mark comes last: a start that was killed leaves a folder that is formatted anew.
         shutil.rmtree(data, ignore_errors=True)
-        cluster = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
-        command = [*self._java(), "kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(self._configuration)]
+        command = [*self._java(), "kafka.tools.StorageTool", "format", "--cluster-id", new_cluster_id(), "--config", str(self._configuration)]
         run_to_end(command, f"{self.name}: formatting {data}")
         formatted.touch()
 
@@ -86,3 +85,10 @@ class KafkaServer:
     @property
     def _configuration(self) -> Path:
         return self.directory / "server.properties"
+
+
+def new_cluster_id() -> str:
+    """A random UUID as Kafka writes them. Never one that begins with a dash, one in 64: Kafka's own tool takes it for an option."""
+    while (text := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        continue
+    return text

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -69,7 +69,7 @@ class UnitProducer:
     def _fence(self, producer: Producer) -> None:
         while True:
             try:
-                producer.init_transactions(KAFKA_CALL_S)
+                _served(producer, producer.init_transactions, KAFKA_CALL_S)
             except KafkaException as error:
                 if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
                     raise
@@ -101,8 +101,8 @@ class UnitProducer:
                         produce(topic, value, key, shard, timestamp=timestamp_ms, headers=headers)
                     break
                 except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
-                    self._served(self._producer.poll, 0.05)
-        self._served(self._producer.poll, 0.0)
+                    _served(self._producer, self._producer.poll, 0.05)
+        _served(self._producer, self._producer.poll, 0.0)
         failpoint("export.after_produce")
 
     def commit(self, ends: Mapping[int, int]) -> dict[int, int]:
@@ -111,7 +111,7 @@ class UnitProducer:
         Raises PartitionMoved, having aborted; Unavailable when asked to stop and the cluster does not answer.
         """
         deadline_s = None
-        while self._served(self._producer.flush, _FLUSH_S):
+        while _served(self._producer, self._producer.flush, _FLUSH_S):
             deadline_s = self._patience(deadline_s)
         if self._failed is not None:
             raise KafkaException(self._failed)
@@ -122,7 +122,7 @@ class UnitProducer:
         failpoint("export.before_commit")
         while True:
             try:
-                self._producer.commit_transaction(KAFKA_CALL_S)
+                _served(self._producer, self._producer.commit_transaction, KAFKA_CALL_S)
                 break
             except KafkaException as error:
                 if verdict(error_of(error)) is not Verdict.RETRY:
@@ -136,7 +136,7 @@ class UnitProducer:
         deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_S
         while True:
             try:
-                self._producer.abort_transaction(KAFKA_CALL_S)
+                _served(self._producer, self._producer.abort_transaction, KAFKA_CALL_S)
             except KafkaException as error:
                 if verdict(error_of(error)) is not Verdict.RETRY or time.monotonic() > deadline_s:
                     raise
@@ -148,7 +148,7 @@ class UnitProducer:
         for producer in self._producers:
             producer.purge()
             with suppress(KafkaException):  # that which made it of no use
-                self._served(producer.poll, 0.0)
+                _served(producer, producer.poll, 0.0)
 
     def _patience(self, deadline_s: float | None) -> float | None:
         """While the cluster does not answer: without end, but for an exporter that is to end."""
@@ -159,16 +159,6 @@ class UnitProducer:
             raise Unavailable(f"the cluster does not answer, and the exporter is to end: the transaction of {self._name} is left open")
         return deadline_s or time.monotonic() + _STOPPING_S
 
-    def _served(self, call: Callable[[float], int], wait_s: float) -> int:
-        """Calls what serves the client's callbacks. A producer that was fenced raises the error out of it, or, when a callback was served first, hides it as
-        the cause of a SystemError."""
-        try:
-            return call(wait_s)
-        except SystemError as error:
-            if isinstance(error.__cause__, KafkaException):
-                raise error.__cause__ from None
-            raise
-
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failed = self._failed or error
@@ -176,6 +166,25 @@ class UnitProducer:
         partition, offset = message.partition() or 0, message.offset() or 0
         self._first.setdefault(partition, offset)
         self._last[partition] = offset
+
+
+T = TypeVar("T")
+
+
+def _served(producer: Producer, call: Callable[[float], T], wait_s: float) -> T:
+    """Calls what serves the client's callbacks. Raises KafkaException.
+
+    A producer that has become of no use, as one that was fenced has, raises the reason out of a callback. When another callback is served before the call
+    ends, the reason is hidden as the cause of a SystemError, or lost behind one; then the producer is asked for it: it can do nothing any more but tell.
+    """
+    try:
+        return call(wait_s)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        with suppress(SystemError):
+            producer.abort_transaction(KAFKA_CALL_S)
+        raise KafkaException(KafkaError(KafkaError._FAIL, f"the client failed and does not say why: {error}")) from error  # noqa: SLF001
 
 
 def _ends(records: Sequence[OutRecord]) -> set[int]:

@@ -104,6 +104,7 @@ def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Data
             [result] = store.put_new_cells(rides(400, 1))
             assert result.shard is not None
             assert result.added_id == before[result.shard]
+            wait_until(lambda: all_shown(store), "a minion has that one, too: a backup goes up to the watermark")
             # Back from the clusters into an embedded datastore: the same files, the same cells.
             again = backed_up(store, tmp_path / "again")
             assert again.manifest.cells == 402

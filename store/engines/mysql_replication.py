@@ -19,7 +19,7 @@ from pymysql.cursors import DictCursor
 
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_errors import error_code, failed
-from store.engines.mysql_locks import take_lock
+from store.engines.mysql_locks import free_locks, take_lock
 from store.errors import ProtectData, StorageUnavailable
 
 HEARTBEAT_S: Final = 0.5
@@ -222,7 +222,7 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
 
 def _lock(held: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
     connection = server.open_connection()
-    held.callback(connection.close)
+    held.callback(free_locks, connection)
     try:
         got = take_lock(connection, name)
     except (pymysql.err.MySQLError, OSError) as error:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 import pymysql
@@ -30,7 +30,7 @@ from pymysql.constants import ER
 
 from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_errors import error_code, failed
-from store.engines.mysql_locks import take_lock
+from store.engines.mysql_locks import free_locks, take_lock
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -200,7 +200,9 @@ class ServerScrub:
 @contextmanager
 def scrubbing(server: MySqlServer, scratch: str) -> Iterator[ServerScrub]:
     """A scrub of a server, on a connection of its own. Raises StorageUnavailable while another is under way there."""
-    with closing(MySqlServer(server.address, ANSWER_TIMEOUT_S).open_connection()) as connection:
+    with ExitStack() as held:
+        connection = MySqlServer(server.address, ANSWER_TIMEOUT_S).open_connection()
+        held.callback(free_locks, connection)
         try:
             if not take_lock(connection, f"cellfeed-{scratch}"):
                 raise StorageUnavailable(f"{server} is being scrubbed by somebody else: wait until that is done")

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_locks import take_lock
+from store.engines.mysql_locks import free_locks, take_lock
 from tests.integration.test_cluster import eventually
 from tests.services.local_mariadb import MariaDB
 
@@ -45,3 +45,15 @@ def test_who_asks_waits_for_the_end_of_a_connection_that_is_going(server: MySqlS
         holder.close()
         waiter.join()
     assert got == [True]
+
+
+def test_a_lock_that_was_freed_is_free_at_once(server: MySqlServer) -> None:
+    with closing(server.open_connection()) as other:
+        for _ in range(20):
+            holder = server.open_connection()
+            assert take_lock(holder, NAME)
+            assert query(holder, f"SELECT IS_USED_LOCK({holder.escape(NAME)})")[0][0]
+            free_locks(holder)
+            [(free,)] = query(other, f"SELECT IS_FREE_LOCK({other.escape(NAME)})")
+            assert int(free) == 1
+    free_locks(holder)  # also one that is closed

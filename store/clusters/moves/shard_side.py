@@ -19,7 +19,7 @@ from store.clusters.roles import ROLE_KEY, Role, decode_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, error_code, failed
-from store.engines.mysql_locks import take_lock
+from store.engines.mysql_locks import free_locks, take_lock
 from store.engines.mysql_migrations import Layout, schema_statements
 from store.errors import ProtectData, StorageUnavailable
 
@@ -324,8 +324,7 @@ def open_side(cluster: ClusterServers, role: Role, shard: int) -> Iterator[Shard
             raise StorageUnavailable(f"shard {shard} is being moved already: cluster {cluster.name} is locked by another mover, which is alive")
         yield ShardSide(cluster, role, shard, server, connection)
     finally:
-        with suppress(Exception):
-            connection.close()
+        free_locks(connection)
 
 
 class LockHolder(NamedTuple):

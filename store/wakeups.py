@@ -154,6 +154,12 @@ def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
 
 
 def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
+    """Of those who follow now. An entry that is none, or another version's, is passed over: who wrote it polls."""
     now_us = state.now_us()
-    entries = [msgspec.json.decode(entry.value, type=_Address) for entry in state.list(_PREFIX)]
-    return [(address.host, address.port) for address in entries if address.expires_at_us > now_us]
+    found = []
+    for entry in state.list(_PREFIX):
+        with suppress(msgspec.DecodeError):  # ValidationError is one
+            address = msgspec.json.decode(entry.value, type=_Address)
+            if address.expires_at_us > now_us:
+                found.append((address.host, address.port))
+    return found

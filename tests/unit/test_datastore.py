@@ -13,7 +13,7 @@ from store.cells import Outcome
 from store.datastore import Datastore
 from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
 from store.failpoints import passes, set_failpoint
-from store.wakeups import Listener, Poker
+from store.wakeups import Listener, Poker, poke_once
 
 
 @pytest.mark.parametrize("name", ["", "Trips", "1trips", "tr-ips", "tr.ips", "../x", "a" * 49, None, "tr ips", "trips\u00e9"])
@@ -85,6 +85,16 @@ def test_a_poke_to_followers_that_are_gone_does_no_harm(datastore: Datastore) ->
         poker.poke()
     poker.close()
     poker.poke()
+
+
+def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastore) -> None:
+    listener = Listener(datastore.state, "reader-1")
+    datastore.state.commit({"wakeups/a": b"{}", "wakeups/b": b"\xff", "wakeups/z": b'{"host": 7}'})
+    try:
+        poke_once(datastore.state)
+        assert listener.wait(30)
+    finally:
+        listener.close()
 
 
 def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:

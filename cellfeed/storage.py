@@ -56,6 +56,7 @@ def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
         watermark=Watermark(config.watermark),
         read_first=Replica(config.log_reads),
         copies=config.buffer_copies,
+        servers={cluster.name: _servers(config, cluster) for cluster in config.clusters},
     )
 
 
@@ -63,8 +64,7 @@ def cluster_servers(config: Config, name: str) -> ClusterServers:
     """A cluster's servers, for its operator. Raises NotFound for a name that the configuration does not have."""
     for cluster in config.datastore.clusters:
         if cluster.name == name:
-            servers = {node.name: MySqlServer(address) for node, address in _addresses(cluster)}
-            return ClusterServers(name, config.datastore.name, config.datastore.shards, servers, semi_sync=cluster.semi_sync)
+            return _servers(config.datastore, cluster)
     raise NotFound(f"the configuration has no cluster {name!r}; it has {', '.join(each.name for each in config.datastore.clusters) or 'none'}")
 
 
@@ -182,6 +182,11 @@ def _ranges(text: str) -> list[tuple[int, int]]:
             raise InvalidRequest(f"config: shards {text!r} is not of the form 0-2047,3000")
         found.append((int(first), int(last or first)))
     return found
+
+
+def _servers(config: DatastoreConfig, cluster: ClusterConfig) -> ClusterServers:
+    nodes = {node.name: MySqlServer(address) for node, address in _addresses(cluster)}
+    return ClusterServers(cluster.name, config.name, config.shards, nodes, semi_sync=cluster.semi_sync)
 
 
 def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
@@ -98,12 +98,14 @@ def restore(
 
         def before_open() -> None:
             if offsets is not None:
-                back.extend(set_back(offsets, trigger_groups(entries), told.readers))
+                # What was opened by a run that was killed is in use: its offsets, and what was parked since, are those of the cells that are there.
+                back.extend(set_back(offsets, trigger_groups(entries), [reader for reader in told.readers if not target.is_open(reader.shard)]))
 
         with progress_bar() as bar:
             task = bar.add_task("restoring and reading back (cells)", total=None)
-            restore_backup(planned, target, lambda done, total: bar.update(task, completed=done, total=total), before_open)
-    _tell(planned, back, as_json)
+            left = restore_backup(planned, target, lambda done, total: bar.update(task, completed=done, total=total), before_open)
+        lost = {shard: ids for shard, ids in planned.lost.items() if not target.is_open(shard)}
+    _tell(planned, lost, back, left, as_json)
 
 
 def _readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
@@ -141,18 +143,22 @@ def _new_ids(told: Manifest, readers: Sequence[Reader], named: dict[int, int], *
     return found
 
 
-def _tell(planned: Plan, back: Sequence[Reader], as_json: bool) -> None:
-    backup, epoch, lost = planned.backup, planned.epoch, planned.lost
-    erased = [str(UUID(bytes=row_key)) for row_key in planned.erased]
+def _tell(planned: Plan, lost: Mapping[int, tuple[int, int]], back: Sequence[Reader], left: Sequence[bytes], as_json: bool) -> None:
+    backup, epoch = planned.backup, planned.epoch
+    erased = [str(UUID(bytes=row_key)) for row_key in planned.erased if row_key not in left]
+    not_erased = [str(UUID(bytes=row_key)) for row_key in left]
     cells = sum(log.watermark - log.log_start for log in backup.manifest.logs)
     if as_json:
         gone = {str(shard): {"from": first, "to": last} for shard, (first, last) in lost.items()}
         told = {"backup": backup.name, "ids": cells, "leader_epoch": epoch, "left_out": gone}
-        print_json({**told, "set_back": [str(reader) for reader in back], "erased": erased})
+        print_json({**told, "set_back": [str(reader) for reader in back], "erased": erased, "not_erased": not_erased})
         return
     console.print(f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}", highlight=False)
     if erased:
         console.print(f"erased again, as later backups in the folder tell: {len(erased)} rows: {', '.join(erased)}", highlight=False)
+    for row_key in not_erased:
+        text = f"not erased, though a later backup tells that it was: its cluster was opened by an earlier run already: cellfeed erase {row_key}"
+        console.print(text, style="red", highlight=False, soft_wrap=True)
     for shard, (first, last) in lost.items():
         console.print(f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and the log says so at {last + 1}", highlight=False)
     for reader in back:

@@ -18,7 +18,9 @@ in the place where it is lost.
 The step that opens the storage takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads them.
 
 **Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
-of a log has the digest that it had when it was backed up. A target says how, and what a kill leaves:
+of a log has the digest that it had when it was backed up. What a run has opened that was killed before it had opened all is in use since, and may have other
+digests by then (rows were erased in it, at the latest when it was opened; its front was trimmed): the next run does not read it back again, and opens the rest.
+A row that it would erase there, because a backup that has come since tells of it, it names. A target says how, and what a kill leaves:
 
     SQLite   (store/engines/sqlite_restore.py)   made beside its place, and renamed there at the end. Killed: it starts over
     MariaDB  (store/clusters/restore.py)         a cluster without a role. Killed: it goes on where the counters say
@@ -150,6 +152,15 @@ class Target(Protocol):
         """From now on it is a datastore like any other."""
         ...
 
+    def is_open(self, shard: int) -> bool:
+        """Whether the shard was opened by an earlier run, which was killed before it had opened all. It was whole and read back then, and has been used since:
+        puts, trims and erasures are as they should be."""
+        ...
+
+    def not_erased(self, plan: Plan) -> list[bytes]:
+        """Row keys that the plan erases, and that the storage still has, for their shard was opened before a backup told of it."""
+        ...
+
 
 def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Reader]:
     """Those who have read what the backup does not have, the furthest ahead first."""
@@ -208,14 +219,18 @@ def plan(
     return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
 
 
-def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> None:
-    """Does it. ``before_open`` is called when all is there and was read back: for what has to be done elsewhere before anybody uses it. Raises ProtectData for
-    storage that is not empty, DataDamaged for a backup or a target that does not hold what it should, Unavailable: run it again then."""
+def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:
+    """Does it. ``before_open`` is called when all is there and was read back: for what has to be done elsewhere before anybody uses it. Returns the row keys
+    that are to be erased by hand: what a run that was killed has opened is left as it is. Raises ProtectData for storage that is not empty, DataDamaged for a
+    backup or a target that does not hold what it should, Unavailable: run it again then."""
     steps = _Steps(on_progress, 2 * sum(segment.cells for _, segment in _segments(plan.chain)))
     target.begin(plan)
     failpoint("restore.after_begin")
     with dictionaries_known(plan.chain):
         for backup, segment in _segments(plan.chain):
+            if target.is_open(segment.shard):
+                steps.advance(2 * segment.cells)
+                continue
             log = plan.logs[segment.shard]
             begin = max(log.log_start, target.loaded(segment.shard))
             for cells in read_segment(backup, segment):
@@ -227,11 +242,13 @@ def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: Non
         failpoint("restore.after_complete")
         with target.reader() as reader:
             for backup, segment in _segments(plan.chain):
-                _compare(reader, plan.logs[segment.shard].log_start, backup, segment)
-                steps.advance(segment.cells)
+                if not target.is_open(segment.shard):
+                    _compare(reader, plan.logs[segment.shard].log_start, backup, segment)
+                    steps.advance(segment.cells)
     before_open()
     failpoint("restore.before_open")
     target.open()
+    return target.not_erased(plan)
 
 
 class _Steps:

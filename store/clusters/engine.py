@@ -6,6 +6,7 @@ away holds up nobody else's puts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -14,6 +15,8 @@ from store.clusters.buffer import BufferDrain, buffer_of
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.dictionaries import ClusteredDictionaries
 from store.clusters.indexes import ClusteredIndexes
+from store.clusters.moves.heal import take_back_left_copy
+from store.clusters.moves.shard_notes import Clusters
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
 from store.clusters.placement import Placement
 from store.clusters.puts import ClusteredPuts
@@ -23,12 +26,14 @@ from store.clusters.state import ClusterState
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.log_start import check_trim
-from store.errors import StorageUnavailable, Unavailable
+from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
 
 declare("cluster.erase.before_buffers")
+
+_log = logging.getLogger("cellfeed.moves")
 
 UNBUFFERED_S: Final = 60
 """A cell is buffered by one master's clock and written by another's, in seconds by which they may differ: a trim leaves the cells of so long before the oldest
@@ -40,7 +45,8 @@ K = TypeVar("K")
 
 class ClusteredEngine:
     """See the module. ``nodes``: cluster name to node name to how the node is opened. ``read_first``: where reads of logs go first. ``copies``: on how many
-    other clusters a put is buffered first.
+    other clusters a put is buffered first. ``servers``: the same clusters as their operator has them, closed with the engine: an erasure needs them that finds
+    a half copy of its shard whose mover is dead.
 
     Opens while clusters are away, as long as one tells the shard map; raises StorageUnavailable otherwise, ProtectData when it is another datastore's,
     DictionaryLost when a master lacks a dictionary that bodies need.
@@ -55,6 +61,7 @@ class ClusteredEngine:
         watermark: Watermark = Watermark.REPLICATED,
         read_first: Replica = Replica.MASTER,
         copies: int = 0,
+        servers: Clusters | None = None,
     ) -> None:
         self._datastore, self._shards, self._read_first = datastore, shards, read_first
         self.clusters = {
@@ -63,6 +70,7 @@ class ClusteredEngine:
         tables = {name: buffer_of(cluster) for name, cluster in self.clusters.items()}
         self.drain = BufferDrain(tables, self._cluster_of, self._shard_of)
         """The job that empties the buffers; a process that should do it starts it."""
+        self._servers = servers or {}
         self._dictionaries = ClusteredDictionaries(list(self.clusters.values()))
         known.add_source(self._dictionaries.find)
         try:
@@ -135,14 +143,33 @@ class ClusteredEngine:
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         """As the contract's. With the last step the copies go that other clusters buffer of the row; raises OutcomeUnknown while one of them does not answer:
-        then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`store.clusters.buffer`)."""
+        then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`store.clusters.buffer`). While the shard
+        is copied for a move nothing is erased (ShardMoving), unless the mover is dead: then the copy is dropped first (:mod:`store.clusters.moves.heal`)."""
         shard = shard_of(row_key, self._shards)
-        step = self.placement.settled(lambda: self._cluster_of(shard).erase(row_key, cells_max))
+
+        def erase() -> ErasedStep:
+            return self._cluster_of(shard).erase(row_key, cells_max)
+
+        try:
+            step = self.placement.settled(erase)
+        except ShardMoving as refused:
+            self._take_back_copy(shard, refused)
+            step = self.placement.settled(erase)
         failpoint("cluster.erase.before_buffers")
         if not step.done:
             return step
         self.drain.forget_row(row_key)
         return step._replace(kept=tuple(self._kept_elsewhere()))
+
+    def _take_back_copy(self, shard: int, refused: ShardMoving) -> None:
+        """Drops a copy of the shard that a dead mover has left. Raises what the erasure was refused with, and why, when there is none that can be dropped."""
+        try:
+            copied_to = take_back_left_copy(self._servers, self.placement.name_of(shard), shard)
+        except CellfeedError as error:
+            raise ShardMoving(f"{refused}; {error}") from error
+        if copied_to is None:
+            raise refused
+        _log.warning("shard %d: a dead mover had left a copy on cluster %s, which was dropped so that a row can be erased", shard, copied_to)
 
     def _kept_elsewhere(self) -> list[str]:
         """What clusters keep of shards that have left them: as it was then, the cells of a row in its own shard, its entries of indexes in any."""
@@ -279,6 +306,8 @@ class ClusteredEngine:
         self.drain.close()
         for cluster in self.clusters.values():
             cluster.close()
+        for servers in self._servers.values():
+            servers.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ what a kill after each leaves:
     3. complete  notes, counters, epochs, columns, state. Run again: it is done again
     4. read back, by the caller
     5. wait      until every minion has all that the master has: one that was promoted earlier would have lost cells that were backed up
-    6. open      one cluster after the other gets its role. By then all of them are whole and verified; one that has its role is left as it is by the next run
+    6. open      one cluster after the other gets its role. By then all of them are whole and verified; one that has its role is left as it is by the next run,
+                 and is not read back by it: whatever was put, trimmed, erased or promoted there since is as it should be. Its shards are its own, so nothing
+                 that was done to them is to be done to the clusters that the next run opens
 
 A shard may lie in another cluster than it did, and the number of clusters may be another one: the map is the configuration's, or the backup's where that fits.
 """
@@ -17,12 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
 from store.backups.restore import LogReader, Plan
-from store.cells import StoredCell
+from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
+from store.clusters.failover import cluster_role
 from store.clusters.init import mark_of, prepare_cluster
 from store.clusters.roles import Role, newest, read_role
 from store.clusters.shard_map import ShardMap, write_map
@@ -33,7 +36,7 @@ from store.engines.mysql_migrations import Layout
 from store.engines.mysql_replication import promotion_lock, set_semi_sync
 from store.engines.mysql_restore import Mark, MySqlRestore
 from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData
+from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
 
 declare("cluster.restore.between_clusters", "cluster.restore.between_roles")
@@ -75,7 +78,7 @@ class ClusterTarget:
         for name, restore in self._restores.items():
             if not self._marks[name].done:
                 restore.dictionaries(plan.dictionaries, plan.turns)
-            self._loaded.update(restore.loaded())
+                self._loaded.update(restore.loaded())
 
     def _standing(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
         """What its nodes tell of a restore, and of a role. Raises StorageUnavailable when one does not answer: what it holds is not known."""
@@ -115,6 +118,21 @@ class ClusterTarget:
     def loaded(self, shard: int) -> int:
         return self._loaded[shard]
 
+    def is_open(self, shard: int) -> bool:
+        return self._marks[self._cluster_of[shard]].done
+
+    def not_erased(self, plan: Plan) -> list[bytes]:
+        left = list[bytes]()
+        for name, cluster in self._clusters.items():
+            told = [cell.row_key for log in plan.logs.values() if self._cluster_of[log.shard] == name for cell in log.erased]
+            if told and self._marks[name].done:
+                try:
+                    left += _not_erased(cluster, told)
+                except Unavailable as error:
+                    _log.warning("cluster %s does not say which rows are erased, so all that should be are named: %s", name, error)
+                    left += told
+        return left
+
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
         self._restores[self._cluster_of[shard]].load(shard, cells)
 
@@ -130,6 +148,8 @@ class ClusterTarget:
         with ExitStack() as opened:
             engines = {}
             for name, cluster in self._clusters.items():
+                if self._marks[name].done:
+                    continue
                 address = cluster.server(self._marks[name].role.master).address
                 engines[name] = MySqlEngine(MySqlServer(address), cluster.datastore, cluster.shards)
                 opened.callback(engines[name].close)
@@ -145,6 +165,14 @@ class ClusterTarget:
             self._restores[name].open(mark)
             _log.info("cluster %s is restored from backup %s: %s is master in epoch %d", name, mark.backup, mark.role.master, mark.role.epoch)
             failpoint("cluster.restore.between_roles")
+
+
+def _not_erased(cluster: ClusterServers, row_keys: Sequence[bytes]) -> list[bytes]:
+    """Those whose erasure its log does not tell of. Raises Unavailable."""
+    role, _ = cluster_role(cluster)
+    with closing(MySqlEngine(MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards)) as engine:
+        entries = engine.get([Triple(row_key, ERASED_COLUMN, 0) for row_key in row_keys])
+    return [row_key for row_key, entry in zip(row_keys, entries, strict=True) if entry is None]
 
 
 class _Reader:

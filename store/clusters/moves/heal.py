@@ -10,7 +10,10 @@ The rule:
     fenced, not switched      the source gets the shard back. It has all of it, so there is nothing to wait for; the copy is kept, and `cellfeed shard resume`
                               goes on with it
     switched                  the target has it: the shard map is written, when the switch is safe from a promotion
-    copying                   the source serves, nothing is done: the operator resumes, or takes it back
+    copying                   the source serves, and nothing is done: the operator resumes, or takes it back. But while a copy is there nothing is erased, so an
+                              erasure that has waited in vain takes it back (:func:`take_back_left_copy`), as an operator does, and then erases. Erasing in
+                              the copy as well would keep it; but then a kill between the two servers must not leave a body on one of them alone, and what
+                              the copy costs is only time
 
 Both masters are needed for the first: only the target's knows whether the switch has come. It has come when the note of the copy is gone there, and then the
 source gets nothing back, whatever else may be the reason that the note is not there.
@@ -24,6 +27,10 @@ What a kill of the healer leaves:
     the counter is back                   the source serves: healed
     between two maps                      the next look writes the rest
 
+A copy is taken back under the locks of both sides, too. What a kill leaves is told in :func:`~store.clusters.moves.steps.take_back`: in any case the mark, so
+the erasure that is repeated comes here again. A mover that was paused meanwhile has lost the connections that it could go on with: it looks at what there is,
+finds no copy, and begins a new one, of a log in which the erasure is done, or refused by the new mark.
+
 Any number of healers may run: the locks let one of them at a shard, the others find nothing left to do.
 """
 
@@ -32,14 +39,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import ExitStack
 from typing import Final
 
 from store.clusters.failover import cluster_role
-from store.clusters.moves.shard_notes import Clusters
+from store.clusters.moves.shard_notes import Clusters, told_by
 from store.clusters.moves.shard_side import cut_off, lock_holder
-from store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side
+from store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side, take_back
 from store.clusters.moves.underway import Underway, owners, underway
 from store.engines.mysql_connections import query
 from store.errors import CellfeedError, StorageUnavailable
@@ -62,6 +69,10 @@ SILENT_MAX_S: Final = 10.0
 """A mover whose connections have said nothing for so long is cut off, in seconds. Behind a fence it says something every few milliseconds, except while it
 compares index entries: a million of them are about a second."""
 
+COPY_SILENT_MAX_S: Final = 60.0
+"""The same of a mover that copies, in seconds. It says nothing on these connections while it reads a step of the copy, whose statements have a quarter of this
+each (``mysql_connections.TIMEOUT_S``)."""
+
 PATIENCE_S: Final = 5.0
 """How long one attempt waits for nodes, in seconds."""
 
@@ -72,7 +83,7 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
     Raises StorageUnavailable when its mover is alive, or a master that is needed does not answer.
     """
     serves = owners(clusters).get(found.shard)
-    _end_silent(clusters, found, serves or found.target)
+    _end_silent(clusters, found.shard, {found.source, serves or found.target}, SILENT_MAX_S)
     if serves is not None:
         if found.stage != "switched":
             return None
@@ -98,16 +109,38 @@ def heal(clusters: Clusters, found: Underway) -> str | None:
     return f"shard {found.shard} is on {found.source} again: `cellfeed shard resume` goes on with its move to {found.target}, `shard rollback` drops the copy"
 
 
-def _end_silent(clusters: Clusters, found: Underway, other: str) -> None:
-    """Cuts a mover off that holds locks and says nothing on any of its connections."""
+def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | None:
+    """Drops the copy of a shard that ``source`` serves, when its mover is dead: whatever the copy keeps from being erased can be erased then. The name of the
+    cluster that it was on; None, and nothing done, when there is no such copy, or it is on a cluster that is not among these.
+
+    Raises StorageUnavailable when its mover is alive, or a master of both sides does not answer.
+    """
+    if source not in clusters:
+        return None
+    role, _ = cluster_role(clusters[source])
+    copied_to = told_by(clusters[source], role).copied.get(shard)
+    if copied_to is None or copied_to not in clusters:
+        return None
+    _end_silent(clusters, shard, {source, copied_to}, COPY_SILENT_MAX_S)
+    with ExitStack() as opened:
+        here = opened.enter_context(opened_side(clusters[source], shard))
+        there = opened.enter_context(opened_side(clusters[copied_to], shard))
+        if here.standing().copied_to != copied_to:
+            return None  # somebody has gone on with it, or has taken it back
+        take_back(here, there, copied_to)
+    return copied_to
+
+
+def _end_silent(clusters: Clusters, shard: int, names: Set[str], silent_max_s: float) -> None:
+    """Cuts a mover off that holds locks and has said nothing for so long on any of its connections."""
     held = []
-    for name in {found.source, other} & clusters.keys():
+    for name in names & clusters.keys():
         role, _ = cluster_role(clusters[name])
-        if (holder := lock_holder(clusters[name], role, found.shard)) is not None:
+        if (holder := lock_holder(clusters[name], role, shard)) is not None:
             held.append((name, role, holder))
-    if held and all(holder.silent_s >= SILENT_MAX_S for *_, holder in held):
+    if held and all(holder.silent_s >= silent_max_s for *_, holder in held):
         for name, role, holder in held:
-            _log.warning("the mover of shard %d has said nothing to %s for %.0f s and is cut off", found.shard, name, holder.silent_s)
+            _log.warning("the mover of shard %d has said nothing to %s for %.0f s and is cut off", shard, name, holder.silent_s)
             cut_off(clusters[name], role, holder)
         failpoint("heal.after_cut_off")
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from store.clusters.failover import cluster_role
 from store.clusters.moves.shard_notes import Clusters, told_by
-from store.clusters.moves.steps import AGAIN_S, Move, Moved, TooSlow, bar_switch, give_back, opened_side
+from store.clusters.moves.steps import AGAIN_S, Move, Moved, TooSlow, opened_side, take_back
 from store.clusters.moves.underway import Underway, underway_of
 from store.clusters.shard_map import merged, read_map
 from store.engines.mysql_state import MySqlState
@@ -69,16 +69,7 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
         with ExitStack() as opened:
             source = opened.enter_context(opened_side(clusters[found.source], shard))
             target = opened.enter_context(opened_side(clusters[found.target], shard)) if found.target in clusters else None
-            if source.standing().copied_to:
-                # Before the copy goes, and under both locks: whoever goes on with a copy without the mark begins it anew, a mark without a copy would stay.
-                source.mark_copied("")
-            if target is not None and source.standing().serves is None:
-                bar_switch(source, target)
-            failpoint("move.inside_give_back")
-            give_back(source, "")
-            # Last: a fence without a copy's note is one of which nobody knows whether its switch has come.
-            if target is not None and target.standing().arriving:
-                target.abandon()
+            take_back(source, target, found.target)
         return found
 
     return _again(once, again_s)

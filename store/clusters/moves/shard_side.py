@@ -22,6 +22,9 @@ from store.engines.mysql_errors import commit_failed, error_code, failed
 from store.engines.mysql_locks import free_locks, take_lock
 from store.engines.mysql_migrations import Layout, schema_statements
 from store.errors import ProtectData, StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("rollback.inside_abandon")
 
 T = TypeVar("T")
 
@@ -192,10 +195,11 @@ class ShardSide:
         return told
 
     def abandon(self) -> None:
-        """Drops the copy: no switch to here can come any more. Raises ProtectData when it has come."""
+        """Drops the copy, or what a kill in here has left of it: no switch to here can come any more. Raises ProtectData when it has come."""
         if self.standing().serves:
             raise ProtectData(f"cluster {self.cluster.name} serves shard {self.shard} already: to have it elsewhere, move it there")
         self._commit(lambda _: [f"DELETE FROM {self._meta}.shard_arriving WHERE shard = {self.shard}"])
+        failpoint("rollback.inside_abandon")
         if not self.standing().leaving:
             self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
 

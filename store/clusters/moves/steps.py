@@ -35,6 +35,7 @@ declare(
     "move.between_maps",
     "move.after_map",
     "move.inside_give_back",
+    "rollback.before_unmark",
 )
 
 _log = logging.getLogger("cellfeed.moves")
@@ -326,6 +327,27 @@ def give_back(source: ShardSide, copied_to: str) -> None:
     """Ends the fence, if there is one. ``copied_to``: the cluster that the copy is still made for."""
     if (left := source.standing().leaving) is not None and source.standing().serves is None:
         source.give_back(left.token, copied_to)
+
+
+def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> None:
+    """Ends a move that was not switched: the source serves the shard, and the copy is dropped. Under the locks of both sides; ``target`` is None where nobody
+    can reach the cluster ``copied_to`` any more. Raises StorageUnavailable when it was switched.
+
+    The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody knows whether its switch has come. The mark goes last, when
+    nothing of the copy is there: while it is, nothing is erased on the source that the copy may have. So a kill leaves the mark, with the copy, with the rest
+    of it or alone, and whoever takes the move back then, or is kept from erasing by the mark, comes here again.
+    """
+    if target is not None and source.standing().serves is None:
+        bar_switch(source, target)
+    # A fence without a note: what is on the target is no copy that anybody knows of.
+    noted = target is not None and bool(target.standing().arriving or source.standing().copied_to)
+    failpoint("move.inside_give_back")
+    give_back(source, copied_to if noted else "")
+    if target is not None and noted:
+        target.abandon()
+    failpoint("rollback.before_unmark")
+    if source.standing().copied_to:
+        source.mark_copied("")
 
 
 def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:

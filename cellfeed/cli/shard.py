@@ -58,9 +58,9 @@ def list_shards(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN
 def moves(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show moves that are not over.
 
-    copying: the source serves the shard; resume or rollback. fenced: nobody does, its puts wait. switched: the target does, and a shard map does not say so
-    yet. Both end by themselves in some seconds when the mover is dead; resume ends them at once. kept: the move is done, and the source still keeps the rows;
-    clean.
+    copying: the source serves the shard; resume or rollback (the next erasure in it rolls back, when the mover is dead). fenced: nobody does, its puts wait.
+    switched: the target does, and a shard map does not say so yet. Both end by themselves in some seconds when the mover is dead; resume ends them at once.
+    kept: the move is done, and the source still keeps the rows; clean.
     """
     with _opened(config, run_dir) as moving:
         found = underway(moving.clusters)

@@ -1,7 +1,8 @@
 """One step of an erasure on a MySQL master (E20, E21): one transaction, fenced as a put is.
 
     1. BEGIN; lock the shard's counter row, as a put does: so no put is under way in the shard, and the leader epoch is the one that the erasure came with.
-       The row says as well whether a move copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies already.
+       The row says as well whether a move copies the shard: then nothing is erased (ShardMoving), for the copy may have the bodies already. A copy whose
+       mover is dead is dropped by the engine over the clusters, which comes here again then.
     2. read which cells of the row have bodies, and whether the log tells of the erasure already.
     3. overwrite those bodies with the mark of erased ones, add the entry, move the counter, COMMIT, all in one packet. The commit waits for a minion where a
        put's does.

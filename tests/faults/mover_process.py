@@ -1,5 +1,6 @@
 """A mover as a process of its own, to be killed: ``python -m tests.faults.mover_process ACTION CLUSTERS_JSON SHARDS SHARD CLUSTER``, with clusters as name to
-node name to URL. ACTION is move (to the cluster), rollback or clean. Where it dies is told by CELLFEED_FAILPOINTS."""
+node name to URL. ACTION is move (to the cluster), rollback, clean, or heal: a healer that has no patience, and looks until it is killed. Where it dies is told
+by CELLFEED_FAILPOINTS."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.clusters.moves import steps
+from store.clusters.moves import heal, steps
 from store.clusters.moves.mover import clean, move_shard, roll_back
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer
@@ -44,6 +46,9 @@ def main() -> None:
         move_shard(made, int(shard), to, lambda: None)
     elif action == "rollback":
         roll_back(made, int(shard))
+    elif action == "heal":
+        heal.LOOK_EVERY_S, heal.HEAL_AFTER_S, heal.SILENT_MAX_S = 0.1, 0.0, 0.2  # type: ignore[misc]
+        heal.MoveHealer(made).run(threading.Event())
     else:
         clean(made, int(shard), lambda: None)
 

@@ -18,8 +18,9 @@ from store.clusters.moves import mover
 from store.clusters.moves.shard_notes import Clusters
 from store.clusters.moves.steps import Moved
 from store.datastore import Datastore
+from store.engines.mysql_connections import TIMEOUT_S
 from store.errors import CellfeedError, StorageUnavailable
-from store.failpoints import FAILPOINTS
+from store.failpoints import FAILPOINTS, clear_failpoints, unwatch_failpoint, watch_failpoint
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until
 
@@ -30,7 +31,8 @@ POINTS = sorted(point for point in FAILPOINTS if point.startswith("move.") and p
 
 
 def open_engine(clusters: dict[str, TestCluster], copies: int = 0) -> ClusteredEngine:
-    return ClusteredEngine(DATASTORE, SHARDS, {name: each.openers() for name, each in clusters.items()}, copies=copies)
+    servers = {name: each.admin.with_timeout(TIMEOUT_S) for name, each in clusters.items()}
+    return ClusteredEngine(DATASTORE, SHARDS, {name: each.openers() for name, each in clusters.items()}, copies=copies, servers=servers)
 
 
 def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:
@@ -159,6 +161,39 @@ def serving(clusters: dict[str, TestCluster]) -> list[str]:
 
 def admins(clusters: dict[str, TestCluster]) -> Clusters:
     return {name: each.admin for name, each in clusters.items()}
+
+
+def urls(clusters: dict[str, TestCluster]) -> dict[str, dict[str, str]]:
+    """Where the nodes are, for a process of its own."""
+    return {name: {node: server.url for node, server in each.servers.items()} for name, each in clusters.items()}
+
+
+@contextmanager
+def paused_mover(clusters: dict[str, TestCluster], engine: ClusteredEngine, point: str, again_s: float = 0) -> Iterator[tuple[threading.Event, list[object]]]:
+    """A mover that stands still at the failpoint until the event is set, and then tells how it ended."""
+    reached, go_on, ended = threading.Event(), threading.Event(), list[object]()
+
+    def pause() -> None:
+        reached.set()
+        go_on.wait(120)
+
+    def run() -> None:
+        try:
+            ended.append(mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=again_s))
+        except BaseException as error:
+            ended.append(error)
+
+    watch_failpoint(point, pause)
+    thread = threading.Thread(target=run, name="paused-mover")
+    thread.start()
+    try:
+        assert reached.wait(60)
+        yield go_on, ended
+    finally:
+        go_on.set()
+        thread.join(90)
+        unwatch_failpoint(point)
+        clear_failpoints()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from store.backups.create import Source, create
 from store.backups.erasures import erased_since
 from store.backups.folder import Backup, BackupFolder
 from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
+from store.body_codec import ERASED_BODY
 from store.cells import NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
@@ -25,8 +26,9 @@ from store.datastore import Datastore
 from store.engines.contract import LogRange
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_restore import SqliteTarget
-from store.errors import CellfeedError, ProtectData, StorageUnavailable
+from store.errors import CellfeedError, OutcomeUnknown, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, passes, set_failpoint
+from store.sharding import shard_of
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, node_opener
@@ -226,6 +228,57 @@ def test_two_clusters_are_opened_when_both_are_whole(embedded: Datastore, server
         with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
             assert logs(store) == logs(embedded)
             assert all(result.acknowledged for result in store.put_new_cells(rides(400, 40)))
+    finally:
+        TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
+
+
+def test_what_was_done_to_a_cluster_that_a_killed_restore_had_opened_stays_and_the_other_one_is_opened(
+    embedded: Datastore, servers: list[MariaDB], tmp_path: Path
+) -> None:
+    backup = backed_up(embedded, tmp_path)
+    before = logs(embedded)
+    first, second, _ = servers
+    nodes = {"c1": {"a": node_opener(first.url)}, "c2": {"a": node_opener(second.url)}}
+
+    def made() -> tuple[ClusterServers, ClusterServers]:
+        return servers_of([first], "c1", semi_sync=False), servers_of([second], "c2", semi_sync=False)
+
+    def erase(shard: int, place: int) -> bytes:
+        """In the datastore that was backed up, and there is a backup that tells of it."""
+        row_key = before[shard][place].row_key
+        embedded.erase_row(UUID(bytes=row_key))
+        backed_up(embedded, tmp_path)
+        return row_key
+
+    told = {erase(0, 0)}
+    try:
+        set_failpoint("cluster.restore.between_roles", "raise")
+        with target_of(*made()) as target, pytest.raises(FailpointReached):
+            restore(planned(tmp_path, backup), target)
+        # The first one is a datastore like any other: rows are erased, cells are put, a log is trimmed.
+        meanwhile = before[1][10].row_key
+        with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
+            with pytest.raises(OutcomeUnknown):  # cluster c2 cannot say yet that it buffers nothing of the row
+                store.erase_row(UUID(bytes=meanwhile))
+            store.engine.clusters["c1"].trim(0, 5, 100)
+            [put] = store.engine.put([each for each in rides(400, 40) if shard_of(each.row_key, SHARDS) == 0][:1])
+            assert put.acknowledged
+        # Meanwhile backups have come that tell of more.
+        late, other = erase(1, 20), erase(2, 30)
+        told |= {other, meanwhile}
+        with target_of(*made()) as target:
+            assert restore(planned(tmp_path, backup), target) == [late]
+        with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
+            heads = store.heads()
+            assert (heads[0].log_start, heads[0].watermark) == (5, len(before[0]) + 2)
+            found = logs(store)
+            for shard, cells in before.items():
+                kept = [each for each in found[shard] if each.added_id < len(cells)]
+                assert [each[:5] for each in kept] == [each[:5] for each in cells if each.added_id >= heads[shard].log_start]
+                for each in kept:
+                    assert (each.body == ERASED_BODY) == (each.row_key in told)
+            for row_key in (*told, late):
+                assert store.erase_row(UUID(bytes=row_key)).cells == (row_key == late)
     finally:
         TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -16,9 +16,9 @@ from store.clusters.shard_map import read_map, write_map
 from store.datastore import Datastore
 from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at
-from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, serving, tailing, writing
+from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, paused_mover, serving, tailing, urls, writing
 from tests.services.mariadb_cluster import SHARDS, TestCluster
 from tests.services.waiting import wait_until
 
@@ -68,10 +68,9 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
 ) -> None:
     monkeypatch.setattr(heal, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
-    urls = {name: {node: server.url for node, server in each.servers.items()} for name, each in clusters.items()}
     stop, healed = threading.Event(), list[str]()
     with tailing(clusters) as tailer, Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:
-        kill_mover_at(point, urls, SHARDS, SHARD, "c2")
+        kill_mover_at(point, urls(clusters), SHARDS, SHARD, "c2")
         assert stages(clusters) == [stage]
         thread = threading.Thread(target=MoveHealer(admins(clusters), healed.append).run, args=(stop,))
         thread.start()
@@ -89,34 +88,6 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
         writer.goes_on()
         writer.stop()
         check(clusters, writer, tailer)
-
-
-@contextmanager
-def paused_mover(clusters: dict[str, TestCluster], engine: ClusteredEngine, point: str) -> Iterator[tuple[threading.Event, list[object]]]:
-    """A mover that stands still at the failpoint until the event is set, and then tells how it ended."""
-    reached, go_on, ended = threading.Event(), threading.Event(), list[object]()
-
-    def pause() -> None:
-        reached.set()
-        go_on.wait(120)
-
-    def run() -> None:
-        try:
-            ended.append(mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=0))
-        except BaseException as error:
-            ended.append(error)
-
-    watch_failpoint(point, pause)
-    thread = threading.Thread(target=run, name="paused-mover")
-    thread.start()
-    try:
-        assert reached.wait(60)
-        yield go_on, ended
-    finally:
-        go_on.set()
-        thread.join(90)
-        unwatch_failpoint(point)
-        clear_failpoints()
 
 
 def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_nothing_when_it_wakes_up(
@@ -188,6 +159,35 @@ def test_a_healer_that_dies_leaves_what_the_next_one_heals(clusters: dict[str, T
     assert engine.put(cells(2, 1))[0].added_id == 20
     mover.roll_back(admins(clusters), SHARD)
     assert stages(clusters) == []
+
+
+HEAL_POINTS = sorted(point for point in FAILPOINTS if point.startswith("heal."))
+
+
+@pytest.mark.parametrize("point", [*HEAL_POINTS, "move.between_maps"])
+def test_a_healer_process_that_is_killed_leaves_what_the_next_one_heals_while_the_mover_stands_still(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    engine.put(cells(1, 20))
+    switched = point == "move.between_maps"
+    with paused_mover(clusters, engine, "move.after_switch" if switched else "move.before_switch") as (go_on, ended):
+        kill_mover_at(point, urls(clusters), SHARDS, SHARD, "c2", "heal")
+        assert serving(clusters) == (["c2"] if switched else ["c1"] if point == "heal.after_give_back" else [])
+        assert stages(clusters) == (["switched"] if switched else ["copying"] if point == "heal.after_give_back" else ["fenced"])
+        monkeypatch.setattr(heal, "SILENT_MAX_S", 0.2)
+        left = "kept" if switched else "copying"
+        wait_until(lambda: healed(healer) or stages(clusters) == [left], "the next one has healed what is left")
+        assert bool(healer.healed) == (point != "heal.after_give_back")
+        [new] = engine.put(cells(2, 1))
+        assert new.added_id == 20
+        go_on.set()
+        wait_until(lambda: bool(ended), "the mover has ended")
+        assert isinstance(ended[0], StorageUnavailable)
+    assert serving(clusters) == (["c2"] if switched else ["c1"])
+    assert stages(clusters) == [left]
+    move(clusters, engine, "c2")
+    assert serving(clusters) == ["c2"]
+    assert [each[0] for each in log(engine)] == list(range(21))
 
 
 def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(

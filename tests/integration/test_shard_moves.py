@@ -11,7 +11,6 @@ import confluent_kafka
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from store.body_codec import is_erased
 from store.cells import NewCell, Outcome
 from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
@@ -23,12 +22,11 @@ from store.clusters.shard_map import read_map
 from store.datastore import Datastore
 from store.engines.contract import LogRange
 from store.engines.mysql_state import MySqlState
-from store.errors import InvalidRequest, NotFound, ProtectData, RowErased, ShardMoving, StorageUnavailable
+from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition
 from tests.integration.move_steps import POINTS, SHARD, admins, cells, check, kafka_consumer, log, move, open_engine, polled, serving, shown, tailing, writing
 from tests.services.kept_index import differences, index_worker, made_index
-from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import Recorder, working
@@ -386,70 +384,3 @@ def test_ids_that_a_restore_left_out_stay_left_out(clusters: dict[str, TestClust
     assert [*log(engine), *log(engine, 10)] == before
     assert [each[0] for each in before] == [*range(10), 5_000]
     assert engine.put(cells(3, 1))[0].added_id == 5_001
-
-
-def bodies(server: MariaDB, cell: NewCell, table: str = "cell") -> list[bytes]:
-    return [bytes(body) for (body,) in server.sql(f"SELECT body FROM trips_{SHARD:04d}.{table} WHERE row_key = X'{cell.row_key.hex()}'")]
-
-
-def test_rows_are_not_erased_while_their_shard_is_copied_and_stay_erased_when_it_has_come(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.1)
-    before, during = written = cells(1, 40)[:2]
-    engine.put(cells(1, 40))
-    step = engine.erase(before.row_key)
-    assert (step.cells, step.done) == (1, True)
-    shown(engine, 41)
-    # A mover dies when it has copied: nothing is erased until somebody goes on, or takes it back.
-    set_failpoint("move.before_fence", "raise")
-    with pytest.raises(FailpointReached):
-        move(clusters, engine, "c2")
-    clear_failpoints()
-    [copied] = bodies(clusters["c2"].servers["a"], during, "moved_cell")
-    assert not is_erased(copied)
-    for server in clusters["c1"].servers.values():
-        assert server.sql(f"SELECT copied_to FROM trips_meta.shard_counter WHERE shard = {SHARD}")[0][0] in (b"c2", "c2")
-    with pytest.raises(ShardMoving, match="nothing erased: shard 1 is being moved to cluster c2") as refused:
-        engine.erase(during.row_key)
-    assert refused.value.definite
-    assert engine.get([during.triple])[0] is not None
-    assert mover.roll_back(admins(clusters), SHARD).stage == "copying"
-    assert engine.erase(during.row_key).cells == 1
-    shown(engine, 42)
-    # What a mark was taken from behind the mover's back is copied anew.
-    set_failpoint("move.before_fence", "raise")
-    third = cells(1, 3)[2]
-    with pytest.raises(FailpointReached):
-        move(clusters, engine, "c2")
-    clear_failpoints()
-    clusters["c1"].servers["a"].sql("UPDATE trips_meta.shard_counter SET copied_to = ''")
-    assert engine.erase(third.row_key).cells == 1
-    shown(engine, 43)
-    told = engine.heads()[SHARD].erasures
-    move(clusters, engine, "c2")
-    assert engine.heads()[SHARD].erasures not in (0, told)
-    for cell in (*written, third):
-        assert all(map(is_erased, bodies(clusters["c2"].servers["a"], cell)))
-        [result] = engine.put([cell])
-        assert (result.outcome, isinstance(result.error, RowErased)) == (Outcome.FAILED, True)
-    fourth = cells(1, 4)[3]
-    last = engine.erase(fourth.row_key)
-    assert (last.cells, last.kept) == (1, ("cluster c1 keeps shards 1 as they were when they left it: cellfeed shard clean --shard 1",))
-    assert not is_erased(bodies(clusters["c1"].servers["a"], fourth, "moved_cell")[0])
-    mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)
-    assert not clusters["c1"].servers["a"].sql("SHOW DATABASES LIKE 'trips_0001'")
-    assert engine.erase(fourth.row_key)[2:] == (0, True, ())
-
-
-def test_a_copy_for_a_cluster_that_has_gone_can_be_taken_back(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
-    engine.put(cells(1, 5))
-    set_failpoint("move.after_mark", "raise")
-    with pytest.raises(FailpointReached):
-        move(clusters, engine, "c2")
-    clear_failpoints()
-    only = {"c1": clusters["c1"].admin}
-    assert [(each.stage, each.source, each.target) for each in underway(only)] == [("copying", "c1", "c2")]
-    assert mover.roll_back(only, SHARD).target == "c2"
-    assert underway(only) == []
-    assert engine.erase(cells(1, 1)[0].row_key).cells == 1

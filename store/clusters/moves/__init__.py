@@ -18,7 +18,7 @@ under its leader epoch. So a move is the way of that row from one cluster to the
     6. clean     what the source keeps is dropped, when somebody says so (``cellfeed shard clean``)
 
 Until 4 the move can be taken back: the target's note gets another token, so that no switch can come any more; then the tables get their names back, and the
-counter its place; at last the copy and its note go, or are kept for another try. So as long as there is a fence there is its note, until the switch: a
+counter its place; at last the copy and its note go, and then the mark; or all three are kept for another try. So as long as there is a fence there is its note, until the switch: a
 healer that finds a fence without a note gives nothing back. After 4 it only goes forward; moving back is another move.
 
 Whoever changes a shard holds a lock on the server, which ends with its connection, and does it on that connection: a mover that was paused, or cut off, holds
@@ -26,10 +26,12 @@ the lock or cannot write. Steps that decide look for their token as well, in the
 
 What a kill of the mover leaves:
 
-    in 1         the source serves, but erases nothing; a note and half a copy on the target. Moving again goes on where the copy ends; rolling back drops it
+    in 1         the source serves, but erases nothing; a note and half a copy on the target. Moving again goes on where the copy ends; rolling back drops it,
+                 and so does the next erasure in the shard (``heal.py``)
     in 2 or 3    nobody serves the shard: its puts wait, fail (nothing written) or are buffered. It goes back to the source by itself (``heal.py``)
     after 4      the target serves, but only who reads its map knows; the map is written by itself
     in 6         some tables are gone; cleaning again goes on
+    taking back  the mark, with the copy, with the rest of it, or alone: taking back again ends it (``steps.take_back``)
 
 A master that dies is met in the same way: the mover looks for the new one and goes on from what the tables say.
 

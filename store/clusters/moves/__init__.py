@@ -18,8 +18,8 @@ under its leader epoch. So a move is the way of that row from one cluster to the
     6. clean     what the source keeps is dropped, when somebody says so (``cellfeed shard clean``)
 
 Until 4 the move can be taken back: the target's note gets another token, so that no switch can come any more; then the tables get their names back, and the
-counter its place; at last the copy and its note go, and then the mark; or all three are kept for another try. So as long as there is a fence there is its note, until the switch: a
-healer that finds a fence without a note gives nothing back. After 4 it only goes forward; moving back is another move.
+counter its place; at last the copy and its note go, and then the mark; or all three are kept for another try. So as long as there is a fence there is its
+note, until the switch: a healer that finds a fence without a note gives nothing back. After 4 it only goes forward; moving back is another move.
 
 Whoever changes a shard holds a lock on the server, which ends with its connection, and does it on that connection: a mover that was paused, or cut off, holds
 the lock or cannot write. Steps that decide look for their token as well, in the same transaction.

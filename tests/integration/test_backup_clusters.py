@@ -73,7 +73,8 @@ def embedded(tmp_path: Path) -> Iterator[Datastore]:
     """Of as many shards as the clusters of these tests."""
     with Datastore.open_embedded(tmp_path / "source", DATASTORE, SHARDS) as store:
         store.put_new_cells(rides(0, 400))
-        store.state.commit({"offsets/reports/trips/0": b"{}", "groups/reports/leader": b"{}", "wakeups/x": b"{}"})
+        address = b'{"host": "127.0.0.1", "port": 9, "expires_at_us": 0}'  # the store's own thread reads it
+        store.state.commit({"offsets/reports/trips/0": b"{}", "groups/reports/leader": b"{}", "wakeups/x": address})
         yield store
 
 

@@ -129,52 +129,54 @@ def test_the_copy_of_a_killed_mover_goes_when_a_row_is_erased_and_the_move_begin
     assert all(found is not None for found in engine.get([each.triple for each in written[2:]]))
 
 
-@pytest.mark.parametrize("point", ["move.inside_give_back", "rollback.inside_abandon", "rollback.before_unmark"])
-def test_an_erasure_that_dies_while_it_drops_a_copy_is_repeated_and_nothing_of_it_stays(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, point: str
-) -> None:
-    erased, *others = cells(1, 20)
-    engine.put([erased, *others])
-    die_at(clusters, engine, "move.before_fence")
-    set_failpoint(point, "raise")
-    with pytest.raises(FailpointReached):
-        engine.erase(erased.row_key)
-    assert passes(point) == 1
-    clear_failpoints()
-    # What is left is behind the mark, and listed.
-    assert marks(clusters["c1"])[0] == "c2"
-    assert [(each.stage, each.source, each.target) for each in underway(admins(clusters))] == [("copying", "c1", "c2")]
-    assert engine.get([erased.triple])[0] is not None
-    assert engine.erase(erased.row_key).cells == 1
-    assert nothing_of_a_copy(clusters["c2"])
-    assert underway(admins(clusters)) == []
-    move(clusters, engine, "c2")
-    assert all(map(is_erased, bodies(clusters["c2"].servers["a"], erased)))
-    assert all(found is not None for found in engine.get([each.triple for each in others]))
-
-
-@pytest.mark.parametrize("point", ["move.inside_copy", "move.before_fence"])
-def test_a_mover_that_stands_still_too_long_is_cut_off_by_an_erasure_and_copies_anew_when_it_wakes_up(
-    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    erased, *others = cells(1, 20)
-    engine.put([erased, *others])
-    shown(engine, 20)
-    with paused_mover(clusters, engine, point, again_s=30) as (go_on, ended):
-        with pytest.raises(ShardMoving, match="which is alive"):
-            engine.erase(erased.row_key)
-        assert not is_erased(bodies(clusters["c2"].servers["a"], erased, "moved_cell")[0])
-        monkeypatch.setattr(heal, "COPY_SILENT_MAX_S", 0.2)
-        assert engine.erase(erased.row_key).cells == 1
+def test_an_erasure_that_dies_while_it_drops_a_copy_is_repeated_and_nothing_of_it_stays(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    points = ("move.inside_give_back", "rollback.inside_abandon", "rollback.before_unmark")
+    written = cells(1, 20)
+    engine.put(written)
+    for cell, point in zip(written, points, strict=False):
+        die_at(clusters, engine, "move.before_fence")
+        set_failpoint(point, "raise")
+        with pytest.raises(FailpointReached):
+            engine.erase(cell.row_key)
+        assert passes(point) == 1
+        clear_failpoints()
+        # What is left is behind the mark, and listed.
+        assert marks(clusters["c1"])[0] == "c2"
+        assert [(each.stage, each.source, each.target) for each in underway(admins(clusters))] == [("copying", "c1", "c2")]
+        assert engine.get([cell.triple])[0] is not None
+        assert engine.erase(cell.row_key).cells == 1
         assert nothing_of_a_copy(clusters["c2"])
-        go_on.set()
-        wait_until(lambda: bool(ended), "the mover has ended")
-        assert isinstance(ended[0], Moved)
-    assert serving(clusters) == ["c2"]
-    shown(engine, 21)
-    assert [each[0] for each in log(engine)] == list(range(21))
-    assert all(map(is_erased, bodies(clusters["c2"].servers["a"], erased)))
-    assert all(found is not None for found in engine.get([each.triple for each in others]))
+        assert underway(admins(clusters)) == []
+    move(clusters, engine, "c2")
+    for cell in written[:3]:
+        assert all(map(is_erased, bodies(clusters["c2"].servers["a"], cell)))
+    assert all(found is not None for found in engine.get([each.triple for each in written[3:]]))
+
+
+def test_a_mover_that_stands_still_too_long_is_cut_off_by_an_erasure_and_copies_anew_when_it_wakes_up(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = cells(1, 20)
+    engine.put(written)
+    patient_s = heal.COPY_SILENT_MAX_S
+    for cell, point in zip(written, ("move.inside_copy", "move.before_fence"), strict=False):
+        monkeypatch.setattr(heal, "COPY_SILENT_MAX_S", patient_s)
+        with paused_mover(clusters, engine, point, again_s=30) as (go_on, ended):
+            with pytest.raises(ShardMoving, match="which is alive"):
+                engine.erase(cell.row_key)
+            assert not is_erased(bodies(clusters["c2"].servers["a"], cell, "moved_cell")[0])
+            monkeypatch.setattr(heal, "COPY_SILENT_MAX_S", 0.2)
+            assert engine.erase(cell.row_key).cells == 1
+            assert nothing_of_a_copy(clusters["c2"])
+            go_on.set()
+            wait_until(lambda: bool(ended), "the mover has ended")
+            assert isinstance(ended[0], Moved)
+        assert serving(clusters) == ["c2"]
+        assert all(map(is_erased, bodies(clusters["c2"].servers["a"], cell)))
+        move(clusters, engine, "c1")
+    shown(engine, 22)
+    assert [each[0] for each in log(engine)] == list(range(22))
+    assert all(found is not None for found in engine.get([each.triple for each in written[2:]]))
 
 
 def test_a_copy_is_not_dropped_while_the_cluster_that_it_is_on_is_away_or_unknown(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:

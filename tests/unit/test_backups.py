@@ -89,7 +89,14 @@ def test_everything_comes_back_and_goes_on_where_it_was(source: Datastore, folde
     source.engine.trim(2, 10)
     with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as later:  # one that reads the turns anew
         later.put_new_cells(rides(300, 100))
-    source.state.commit({"parked/billing/trips/1/5": b"\x01", "groups/billing/leader": b"{}", "cluster/role": b"{}", "wakeups/w": b"{}"})
+    source.state.commit(
+        {
+            "parked/billing/trips/1/5": b"\x01",
+            "groups/billing/leader": b"{}",
+            "cluster/role": b"{}",
+            "wakeups/w": b'{"host": "127.0.0.1", "port": 9, "expires_at_us": 0}',
+        }
+    )
     backup = backed_up(source, folder)
     assert verify(folder.chain(backup)) == []
     expected = logs(source)

@@ -19,6 +19,7 @@ from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.open import open_coordinator
 from cellfeed.cli.main import command_line
 from store.datastore import Datastore
+from store.engines.sqlite_restore import SqliteTarget
 from store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
 from tests.integration.cli_instance import CELLFEED, ROOT
 from tests.rides import rides
@@ -140,6 +141,23 @@ def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(run
         with Datastore.open_embedded(tmp_path / directory / "store", "trips", 4) as store:
             assert store.get_row(row) == {}
             assert store.erase_row(row).cells == 0
+
+
+def test_rows_of_a_cluster_that_an_earlier_run_has_opened_are_named_to_be_erased_by_hand(
+    run_dir: Path, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [old] = [json.loads(line)["backup"] for line in done("backup", "list", backups, "--json").splitlines()]
+    row = UUID(bytes=rides(0, 1)[0].row_key)
+    with Datastore.open_embedded(run_dir / "store", "trips", 4) as store:
+        store.erase_row(row)
+    done("backup", "create", backups, "--onto", "latest", "--run-dir", run_dir)
+    monkeypatch.setattr(SqliteTarget, "not_erased", lambda _, plan: plan.erased)  # as of clusters, whose own test is of two of them
+    words = ("restore", backups, "--backup", old, "--config", run_dir / "config.yaml")
+    told = done(*words, "--into", tmp_path / "told").replace("\n", " ")
+    assert f"cellfeed erase {row}" in told
+    assert "erased again" not in told
+    line = json.loads(done(*words, "--into", tmp_path / "json", "--json"))
+    assert (line["erased"], line["not_erased"]) == ([], [str(row)])
 
 
 def test_backups_are_listed_and_pruned_by_the_declared_time(run_dir: Path, backups: Path) -> None:

@@ -21,9 +21,11 @@ from cellfeed.cli.main import command_line
 from cellfeed.config import load_config
 from cellfeed.processes import moves_healed
 from store.cells import new_cell
+from store.clusters import placement
 from store.clusters.moves import heal, steps
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from store.sharding import shard_of
 from tests.services.local_mariadb import MariaDB, drop_all_databases
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, SHARDS
 from tests.services.waiting import wait_until
@@ -120,6 +122,22 @@ def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_fail
     with moves_healed(load_config(config), threading.Event()):
         wait_until(lambda: held(config) == {"c1": [0, 1, 2, 3], "c2": []}, "it is served again")
     run("shard resume", config)
+    assert held(config) == {"c1": [0, 1, 2], "c2": [3]}
+
+
+def test_a_row_is_erased_although_a_dead_mover_has_left_a_copy_of_its_shard(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.1)
+    run("cluster init", config)
+    set_failpoint("move.before_fence", "raise")
+    with pytest.raises(FailpointReached):
+        run("shard move --shard 3 --to c2", config)
+    clear_failpoints()
+    assert "copying" in run("shard moves", config)
+    row_key = next(key for n in range(200) if shard_of((key := uuid5(NAMESPACE, str(n))).bytes, SHARDS) == 3)
+    with Datastore(storage.open_clusters(load_config(config).datastore)) as datastore:
+        assert datastore.erase_row(row_key).cells == 1
+    assert run("shard moves", config) == "no move is under way, and nothing is kept of one\n"
+    run("shard move --shard 3 --to c2", config)
     assert held(config) == {"c1": [0, 1, 2], "c2": [3]}
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
+from pymysql.connections import Connection
 
 from store.clusters.engine import ClusteredEngine
-from store.clusters.moves import heal, mover
+from store.clusters.moves import heal, mover, shard_notes
 from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
 from store.clusters.moves.underway import Underway, underway
 from store.clusters.shard_map import read_map, write_map
 from store.datastore import Datastore
+from store.engines.mysql_connections import query
 from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, StorageUnavailable
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
@@ -204,6 +207,29 @@ def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
     with pytest.raises(StorageUnavailable, match="alone knows"):
         heal.heal(only, before)
     assert serving(clusters) == ["c2"]
+
+
+def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.put(cells(1, 10))
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        move(clusters, engine, "c2")
+    clear_failpoints()
+    looked = list[str]()
+
+    def query_and_heal(connection: Connection[Any], sql: str) -> Any:
+        rows = query(connection, sql)
+        if not looked and "FROM trips_meta.shard_counter" in sql:
+            looked.append(sql)
+            healer.later()
+        return rows
+
+    monkeypatch.setattr(shard_notes, "query", query_and_heal)
+    assert stages(clusters) == ["fenced"]
+    assert healer.healed
+    assert stages(clusters) == ["copying"]
 
 
 def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_operator(

@@ -95,13 +95,16 @@ class Told(NamedTuple):
 
 
 def told_by(cluster: ClusterServers, role: Role) -> Told:
-    """Raises StorageUnavailable."""
+    """All of one moment: a shard that is fenced, given back or switched between two looks would seem to be nowhere. Raises StorageUnavailable."""
     meta = cluster.meta
     with cluster.server(role.master).connection() as connection:
+        query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         served = query(connection, f"SELECT shard, next_added_id - log_start, copied_to FROM {meta}.shard_counter")
         arriving = query(connection, f"SELECT shard, source, token, next_added_id FROM {meta}.shard_arriving")
         fields = "shard, target, token, log_start, next_added_id, leader_epoch, epoch_base, erasures, last_created_at"
         leaving = query(connection, f"SELECT {fields} FROM {meta}.shard_leaving")
+        query(connection, "COMMIT")
     return Told(
         {int(shard): int(cells) for shard, cells, _ in served},
         {int(shard): Arriving(source.decode(), int(token), int(after)) for shard, source, token, after in arriving},

@@ -2,7 +2,7 @@
 
 Keys (names are percent-encoded, so a group may be called anything):
 
-    groups/<group>/members/<member>             {}; the entry's version is the session's epoch
+    groups/<group>/members/<member>             {}, or {"renews": epoch} behind an earlier session; the entry's version is the session's epoch
     groups/<group>/leases/<member>              {"epoch", "expires_at_us"}
     groups/<group>/leader                       {"member", "epoch"}: leads as long as that session lives
     groups/<group>/assignment                   {partition: member}
@@ -11,9 +11,11 @@ Keys (names are percent-encoded, so a group may be called anything):
 
 Versions are revisions of the whole table: they only rise and none is used twice, also not by an entry that is deleted and made anew.
 
-Crash points: every change is one commit of the state table, so there is no half of one, except ``join``, which is two: the member's entry (which ends an
-earlier session of that name), then its lease. Between them the member is as if it had died: a lease of the earlier session may stand until it runs out,
-but nobody can use it. A member that dies leaves its lease (which runs out) and its claims (which anybody may take over from then on).
+Crash points: every change is one commit of the state table, so there is no half of one, except a session's beginning, which is two: the member's entry (which
+ends an earlier session of that name), then its lease. Between them the member is as if it had died: a lease of the earlier session may stand until it runs out,
+but nobody can use it. A renewal that broke off there, or whose first commit has no known fate, is tried again with the session that it began with; the entry
+says that it is this one's, and not another process's, for nobody else has that session. A member that dies leaves its lease (which runs out) and its claims
+(which anybody may take over from then on).
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ _FORGOTTEN_AFTER_S: Final = 3600.0
 
 _FEW_PARTITIONS: Final = 16
 """Up to so many offsets are looked up one by one; more are taken from one listing of the group."""
+
+
+class _Member(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``renews``: the epoch of the session that this one goes on from."""
+
+    renews: int | None = None
 
 
 class _Lease(msgspec.Struct, frozen=True):
@@ -67,7 +75,7 @@ class StoreCoordinator:
     # --- membership ------------------------------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
-        epoch = self._state.commit({_member_key(group, member): b"{}"})
+        epoch = self._state.commit({_member_key(group, member): _encode(_Member())})
         assert epoch is not None, "a commit that expects nothing is never refused"  # noqa: S101 (a promise of the state table, E11)
         return self._with_lease(Session(group, member, ttl_s, epoch))
 
@@ -75,11 +83,14 @@ class StoreCoordinator:
         member_key = _member_key(session.group, session.member)
         if self._is_alive(session) and self._write_lease(session):
             return session
-        epoch = self._state.commit({member_key: b"{}"}, expect={member_key: session.epoch})
+        epoch = self._state.commit({member_key: _encode(_Member(session.epoch))}, expect={member_key: session.epoch})
         if epoch is None:
-            if self._state.get(member_key) is not None:
+            entry = self._state.get(member_key)
+            if entry is None:
+                return self.join(session.group, session.member, session.ttl_s)  # forgotten long after its lease ran out
+            if _member(entry).renews != session.epoch:
                 raise _superseded(session)
-            return self.join(session.group, session.member, session.ttl_s)  # forgotten long after its lease ran out
+            epoch = entry.version  # this very renewal, which broke off
         return self._with_lease(Session(session.group, session.member, session.ttl_s, epoch))
 
     def leave(self, session: Session) -> None:
@@ -248,6 +259,10 @@ class StoreCoordinator:
 
 def _superseded(session: Session) -> StaleWriter:
     return StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
+
+
+def _member(entry: StateEntry) -> _Member:
+    return msgspec.json.decode(entry.value, type=_Member)
 
 
 def _lease(entry: StateEntry) -> _Lease:

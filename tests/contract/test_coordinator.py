@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -23,7 +23,7 @@ from store.engines.contract import StateTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_state import SqliteState
-from store.errors import StaleWriter
+from store.errors import OutcomeUnknown, StaleWriter
 
 
 class Time:
@@ -116,6 +116,39 @@ def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Co
     assert new_claim.token > old_claim.token
     with pytest.raises(StaleWriter):
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[old_claim])
+
+
+@pytest.mark.parametrize("state", ["sqlite", "mysql"], indirect=True)
+@pytest.mark.parametrize("answers_lost", [1, 2])
+@pytest.mark.parametrize("commits", [True, False], ids=["it was committed", "nothing was written"])
+def test_c1_a_renewal_that_broke_off_is_gone_on_with_unless_another_process_has_joined(
+    coordinator: Coordinator, state: StateTable, time: Time, monkeypatch: pytest.MonkeyPatch, answers_lost: int, commits: bool
+) -> None:
+    old = coordinator.join("g", "a", 10)
+    time.pass_s(11)
+    commit, sent = state.commit, list[object]()
+
+    def losing(write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        sent.append(write)
+        done = commit(write, expect) if commits or len(sent) < answers_lost else None
+        if len(sent) >= answers_lost:
+            raise OutcomeUnknown("the commit's fate is not known")
+        return done
+
+    monkeypatch.setattr(state, "commit", losing)
+    with pytest.raises(OutcomeUnknown):
+        coordinator.renew(old)
+    assert len(sent) == answers_lost  # the member's entry; its lease
+    monkeypatch.setattr(state, "commit", commit)
+    new = coordinator.renew(old)
+    assert new.epoch > old.epoch
+    assert coordinator.members("g") == ["a"]
+    assert coordinator.lead(new)
+    assert coordinator.renew(new) == new
+    coordinator.join("g", "a", 10)
+    for ended in (old, new):
+        with pytest.raises(StaleWriter, match="another process has joined"):
+            coordinator.renew(ended)
 
 
 def test_c7_epochs_rise_through_every_leave_and_return(coordinator: Coordinator, time: Time) -> None:

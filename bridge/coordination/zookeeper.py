@@ -12,7 +12,8 @@ for nothing there: when ZooKeeper is back before the session has expired, the me
 checks it in its transaction. Epochs are versions of one znode per group. Both carry the group's birth, so those from before a wipe fit nothing.
 
 Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by one; the next one finishes them. An answer that got lost
-leaves a member that nobody uses until its session ends, a lead or a claim that the same session finds to be its own when it asks again.
+leaves a member that nobody uses until its session ends, a lead or a claim that the same session finds to be its own when it asks again. Of a renewal it
+leaves a member whose znode tells which session it goes on from: whoever has that one, and tries again, takes its place, for it is no other process's.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ class _Holder(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class _Renewed(msgspec.Struct, frozen=True):
+    """``renews``: the epoch of the session that a member goes on from."""
+
+    renews: int
+
+
 @dataclass
 class _Lease:
     """``until_s``: when this process has not shown for a whole lease that it still wants it."""
@@ -88,6 +95,10 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
     # --- membership ----------------------------------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, ttl_s: float) -> Session:
+        return self._join(group, member, ttl_s, b"")
+
+    def _join(self, group: str, member: str, ttl_s: float, told: bytes) -> Session:
+        """``told``: what the member's znode says."""
         self._end_lapsed()
         connection = self._connection(ttl_s)
         for _ in range(TRIES_MAX):
@@ -104,7 +115,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             operations += [Delete(self._paths.member(group, member, old)) for old in self._epochs(group, birth, connection).get(member, [])]
             begun_s = self._clock()
             try:
-                connection.commit([*operations, Create(self._paths.member(group, member, epoch), ephemeral=True)])
+                connection.commit([*operations, Create(self._paths.member(group, member, epoch), told, ephemeral=True)])
             except TransactionRefused:
                 continue  # another member was faster
             session = Session(group, member, min(ttl_s, connection.session_timeout_s / SESSION_PER_LEASE), epoch)
@@ -128,10 +139,13 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         if lease is not None and stat is not None and stat.ephemeralOwner == connection.session_id:
             return session
         self._forget(session)
-        epochs = self._epochs(session.group, birth_of(session.epoch), connection).get(session.member, [])
-        if any(epoch > session.epoch for epoch in epochs):
-            raise StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
-        return self.join(session.group, session.member, session.ttl_s)
+        told = _encode(_Renewed(session.epoch))
+        newer = max(self._epochs(session.group, birth_of(session.epoch), connection).get(session.member, []), default=0)
+        if newer > session.epoch:
+            found = connection.get(self._paths.member(session.group, session.member, newer), newest=True)
+            if found is None or found[0] != told:
+                raise StaleWriter(f"another process has joined group {session.group!r} as {session.member!r}: this one's session {session.epoch} has ended")
+        return self._join(session.group, session.member, session.ttl_s, told)
 
     def leave(self, session: Session) -> None:
         self._end_lapsed()

@@ -5,7 +5,7 @@
                                                         so an offset set by hand has none
     /cellfeed/groups/<group>                            the group's birth: seconds since 1970, decimal text
     /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given out
-                            …/members/<member>@<epoch>  ephemeral: a live session
+                            …/members/<member>@<epoch>  ephemeral: a live session; empty, or {"renews": epoch} behind an earlier one
                             …/leader                    {"member", "epoch"}: leads as long as that session lives
                             …/assignment                {member: [partition]}
                             …/claims/<topic>/<partition>    {"member", "epoch"}, empty when released; never deleted: its version is the claim's token

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -17,13 +17,14 @@ from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_client import Operation
 from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.engines.contract import StateTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_state import SqliteState
-from store.errors import OutcomeUnknown, StaleWriter
+from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 
 
 class Time:
@@ -140,6 +141,35 @@ def test_c1_a_renewal_that_broke_off_is_gone_on_with_unless_another_process_has_
         coordinator.renew(old)
     assert len(sent) == answers_lost  # the member's entry; its lease
     monkeypatch.setattr(state, "commit", commit)
+    new = coordinator.renew(old)
+    assert new.epoch > old.epoch
+    assert coordinator.members("g") == ["a"]
+    assert coordinator.lead(new)
+    assert coordinator.renew(new) == new
+    coordinator.join("g", "a", 10)
+    for ended in (old, new):
+        with pytest.raises(StaleWriter, match="another process has joined"):
+            coordinator.renew(ended)
+
+
+@pytest.mark.parametrize("state", ["zookeeper", "zookeeper in memory"], indirect=True)
+def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_another_process_has_joined(
+    coordinator: ZooKeeperCoordinator, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = coordinator.join("g", "a", 10)
+    time.pass_s(11)
+    connection = coordinator._connection(10)
+    commit = connection.commit
+
+    def losing(operations: Sequence[Operation]) -> None:
+        commit(operations)
+        raise StorageUnavailable("the connection is lost")
+
+    for _ in range(2):
+        monkeypatch.setattr(connection, "commit", losing)
+        with pytest.raises(StorageUnavailable):
+            coordinator.renew(old)
+        monkeypatch.setattr(connection, "commit", commit)
     new = coordinator.renew(old)
     assert new.epoch > old.epoch
     assert coordinator.members("g") == ["a"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
@@ -23,6 +24,7 @@ from store.clusters.roles import Role, change_role, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database, query
+from store.engines.mysql_errors import failed
 from store.engines.mysql_replication import (
     Gtid,
     copy_lock,
@@ -179,7 +181,7 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
 
     What the node held of the datastore is dropped first, and the meta database comes last, out of the database that marks a copy under way. So a kill on the
     way leaves a node that follows nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again starts over. Raises
-    StorageUnavailable when somebody else is copying to the node.
+    StorageUnavailable when somebody else is copying to the node, or when tables of the master got other names meanwhile, as a move gives them: clone again.
     """
     role, _ = cluster_role(cluster)
     target, source = cluster.server(node), cluster.server(role.master)
@@ -267,31 +269,46 @@ def _move_meta(cluster: ClusterServers, target: MySqlServer) -> None:
 
 
 def _copy(cluster: ClusterServers, source: MySqlServer, target: MySqlServer, on_rows: Callable[[int], None]) -> tuple[int, str]:
+    """Rows and the GTID position of one snapshot. A snapshot is of rows, not of tables: one that is made, renamed or dropped behind it would be copied as it is
+    then, and the node would stop at that statement when it comes to it in the log. So the tables are those from before the snapshot, and the same ones must be
+    there at the end. What was renamed there and back meanwhile is in the log there and back, too."""
     copied = 0
     reading, writing = source.open_connection(), target.open_connection()
     try:
         query(writing, "SET SESSION sql_log_bin = 0, foreign_key_checks = 0, unique_checks = 0")
         query(reading, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        tables = _all_tables(cluster, source)
         query(reading, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         told = dict(query(reading, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
         file, offset = told["Binlog_snapshot_file"], int(told["Binlog_snapshot_position"])
         [(snapshot,)] = query(reading, f"SELECT BINLOG_GTID_POS('{file}', {offset})")
-        for database in _databases(cluster, source):
+        for database, names in tables.items():
             into = cluster.copying if database == cluster.meta else database
             if into == database:
                 query(writing, f"CREATE DATABASE {database} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-            for (table,) in query(reading, f"SHOW TABLES IN {database}"):
+            for table in names:
                 [(_, create)] = query(reading, f"SHOW CREATE TABLE {database}.{table}")
                 query(writing, create.replace("CREATE TABLE ", f"CREATE TABLE {into}.", 1))
                 for rows in _batches(reading, f"{database}.{table}"):
                     query(writing, f"INSERT INTO {into}.{table} VALUES {','.join(rows)}")
                     copied += len(rows)
                     on_rows(copied)
+        if _all_tables(cluster, source) != tables:  # looked at while the snapshot still keeps those that were read from being changed
+            raise StorageUnavailable(
+                f"{source}: tables were made, renamed or dropped while they were copied to {target}, as a move of a shard does: copy again"
+            )
         query(reading, "ROLLBACK")
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise failed(f"{source} to {target}", error, "the copy is not whole") from error
     finally:
         reading.close()
         writing.close()
     return copied, str(snapshot)
+
+
+def _all_tables(cluster: ClusterServers, server: MySqlServer) -> dict[str, list[str]]:
+    """By database of the datastore."""
+    return {database: _tables(server, database) for database in _databases(cluster, server)}
 
 
 def _batches(reading: Connection[Any], table: str) -> Iterator[list[str]]:

@@ -497,6 +497,23 @@ def test_a_copy_that_is_cut_off_anywhere_is_no_minion_and_the_supervisor_begins_
         eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "a copy of the master", 30)
 
 
+@pytest.mark.parametrize("statement", ["RENAME TABLE trips_0003.cell TO trips_0003.moved_cell", "CREATE TABLE trips_0000.moved_cell (n INT)"])
+def test_a_copy_during_which_tables_changed_their_names_is_begun_anew(cluster: TestCluster, engine: ClusteredEngine, statement: str) -> None:
+    put_until_stored(engine, cells(range(30)))
+
+    def move_goes_on(_: int) -> None:
+        if not cluster.servers["a"].sql("SELECT * FROM information_schema.TABLES WHERE TABLE_NAME = 'moved_cell'"):
+            cluster.servers["a"].sql(statement)
+
+    with pytest.raises(StorageUnavailable, match="copy"):
+        clone(cluster.admin, "c", move_goes_on)
+    assert minion_status(cluster.admin.server("c")) is None
+    assert heard_epoch(cluster.admin, "c") is None
+    assert clone(cluster.admin, "c", move_goes_on) > 0
+    cluster.servers["a"].sql("RENAME TABLE trips_0003.moved_cell TO trips_0003.cell" if "RENAME" in statement else "DROP TABLE trips_0000.moved_cell")
+    eventually(lambda: checksums(cluster, "c") == checksums(cluster, "a"), "a copy of the master, which follows")
+
+
 def test_a_node_is_copied_to_by_one_at_a_time(cluster: TestCluster, engine: ClusteredEngine) -> None:
     put_until_stored(engine, cells(range(5)))
     with copy_lock(cluster.admin.server("a"), "c"), pytest.raises(StorageUnavailable, match="c is being made a copy"):

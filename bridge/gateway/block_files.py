@@ -82,9 +82,9 @@ class BlockFiles:
 
     def __init__(self, directory: Path, gateway: str, engine: Engine, bytes_max: int) -> None:
         """Raises InvalidRequest when the directory cannot be used."""
-        self._folder = directory / f"{engine.datastore}-{gateway}"
+        self.folder = directory / f"{engine.datastore}-{gateway}"
         self._engine = engine
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._lock = threading.Condition()
         self._entries: OrderedDict[BlockKey, _Entry] = OrderedDict()
         """What there is, least recently used first."""
@@ -103,10 +103,10 @@ class BlockFiles:
         self.kept_bytes = 0
         self.counts = BlockFileCounts()
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise InvalidRequest(f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
+            raise InvalidRequest(f"kept blocks: {self.folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
         self._thread = threading.Thread(target=self._run, name="block-files", daemon=True)
         self._thread.start()
 
@@ -114,10 +114,23 @@ class BlockFiles:
 
     def key(self, topic: Topic, shard: int, start: int, end: int) -> BlockKey:
         """The key of a topic's block."""
+        return BlockKey(self.contents_of(topic), shard, start, end)
+
+    def contents_of(self, topic: Topic) -> str:
+        """What stands for the topic's records in keys."""
         contents = self._fingerprints.get(topic.content)
         if contents is None:
             contents = self._fingerprints[topic.content] = contents_fingerprint(self._engine, topic)
-        return BlockKey(contents, shard, start, end)
+        return contents
+
+    def kept_by_partition(self) -> dict[str, dict[int, int]]:
+        """Bytes in files: by the contents that a key names, then by shard."""
+        kept: dict[str, dict[int, int]] = {}
+        with self._lock:
+            for key, entry in self._entries.items():
+                sizes = kept.setdefault(key.contents, {})
+                sizes[key.shard] = sizes.get(key.shard, 0) + entry.size
+        return kept
 
     def read(self, key: BlockKey, leader_epoch: int) -> Block | None:
         """The block, or None when it is not there, or not to be believed. Raises Unavailable when the store is needed to tell and does not answer."""
@@ -147,7 +160,7 @@ class BlockFiles:
         """Has the block written: soon, unless too much waits already. ``known``: a watermark of the shard from before the block was read from the store."""
         size = block_bytes(block)
         with self._lock:
-            if self._closing or key in self._entries or size > self._bytes_max:
+            if self._closing or key in self._entries or size > self.bytes_max:
                 return
             if self._waiting_bytes + size > BLOCK_FILES_WAITING_BYTES_MAX:
                 self.counts.passed_over += 1
@@ -230,7 +243,7 @@ class BlockFiles:
         return self._path(key, entry.known)
 
     def _path(self, key: BlockKey, known: int) -> Path:
-        return self._folder / key.contents / str(key.shard) / file_name(key, known)
+        return self.folder / key.contents / str(key.shard) / file_name(key, known)
 
     # --- the thread --------------------------------------------------------------------------------------------------------
 
@@ -267,7 +280,7 @@ class BlockFiles:
             except BlockingIOError:
                 if not is_told:
                     is_told = True
-                    _log.warning("%s is held by another process: this gateway keeps blocks in memory alone until that one has ended", self._folder)
+                    _log.warning("%s is held by another process: this gateway keeps blocks in memory alone until that one has ended", self.folder)
                 with self._lock:
                     if self._lock.wait_for(lambda: self._closing, _LOCK_LOOK_S):
                         return False
@@ -306,7 +319,7 @@ class BlockFiles:
 
     def _files(self) -> Iterator[Path]:
         with suppress(OSError):
-            for contents in self._folder.iterdir():
+            for contents in self.folder.iterdir():
                 if len(contents.name) == 32 and contents.is_dir():
                     for shard in contents.iterdir():
                         if shard.name.isdecimal() and shard.is_dir():
@@ -317,7 +330,7 @@ class BlockFiles:
         if witness is None:
             return
         data = encode_block_file(key, KeptBlock(block, known, leader_epoch, witness))
-        if len(data) > self._bytes_max:
+        if len(data) > self.bytes_max:
             return
         self._make_room(len(data))
         path = self._path(key, known)
@@ -338,7 +351,7 @@ class BlockFiles:
         """Drops the least recently used until ``size`` bytes more are within the budget."""
         while True:
             with self._lock:
-                if not self._entries or self.kept_bytes + size <= self._bytes_max:
+                if not self._entries or self.kept_bytes + size <= self.bytes_max:
                     return
                 path = self._take_out(next(iter(self._entries)))
                 self.counts.evicted += 1

@@ -21,6 +21,7 @@ come to it is dropped when it has.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
@@ -64,9 +65,9 @@ class Blocks:
 
     def __init__(self, engine: Engine, executor: Executor, bytes_max: int = BLOCKS_BYTES_MAX, files: BlockFiles | None = None) -> None:
         self._engine = engine
-        self._files = files
+        self.files = files
         self._executor = executor
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._full: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._ends: dict[tuple[str, int], Block] = {}
         self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
@@ -102,6 +103,15 @@ class Blocks:
                 offset = batch.end
         return taken
 
+    def kept_by_partition(self) -> dict[str, dict[int, int]]:
+        """Bytes in memory: by a topic's content, then by shard."""
+        kept: dict[str, dict[int, int]] = {}
+        blocks = [((content, shard), block) for (content, shard, _), block in self._full.items()]
+        for (content, shard), block in itertools.chain(blocks, self._ends.items()):
+            sizes = kept.setdefault(content, {})
+            sizes[shard] = sizes.get(shard, 0) + block_bytes(block)
+        return kept
+
     def trim(self, shard: int, log_start: int) -> None:
         """The shard's log starts there: what is kept from below is dropped."""
         self._starts[shard] = log_start
@@ -109,8 +119,8 @@ class Blocks:
             self.kept_bytes -= block_bytes(self._full.pop(key))
         for end in [end for end, segments in self._ends.items() if end[1] == shard and segments[0].start < log_start]:
             del self._ends[end]
-        if self._files is not None:
-            self._files.trim(shard, log_start)
+        if self.files is not None:
+            self.files.trim(shard, log_start)
 
     def erased(self, shard: int) -> None:
         """Bodies of the shard were erased, now or before this process began: all that is kept of it is dropped, and nothing of it is kept in files any more.
@@ -132,8 +142,8 @@ class Blocks:
             del self._ends[place]
         for piece in [piece for piece in self._under_way if piece[1] == shard and piece[2] < end and start < piece[3]]:
             del self._under_way[piece]  # who comes now has it read anew
-        if self._files is not None:
-            self._files.forget(shard, start, end, known)
+        if self.files is not None:
+            self.files.forget(shard, start, end, known)
 
     def begin(self, topic: Topic, shard: int, offset: int, watermark: int, leader_epoch: int) -> None:
         """Begins to read and encode the full block that holds ``offset``, for a :meth:`read` that is about to come."""
@@ -161,7 +171,7 @@ class Blocks:
             end = self._ends.get(key[:2])
             if end is not None and end[0].start < start + BLOCK_CELLS:
                 del self._ends[key[:2]]
-            while self.kept_bytes > self._bytes_max and len(self._full) > 1:
+            while self.kept_bytes > self.bytes_max and len(self._full) > 1:
                 _, dropped = self._full.popitem(last=False)
                 self.kept_bytes -= block_bytes(dropped)
         return block
@@ -226,8 +236,8 @@ class Blocks:
             future = self._under_way.get(key)
             if future is None:
                 loop = asyncio.get_running_loop()
-                if self._files is not None and known is not None:
-                    future = loop.run_in_executor(self._executor, self._read_or_encode, self._files, topic, shard, start, end, leader_epoch, known)
+                if self.files is not None and known is not None:
+                    future = loop.run_in_executor(self._executor, self._read_or_encode, self.files, topic, shard, start, end, leader_epoch, known)
                 else:
                     future = loop.run_in_executor(self._executor, encode_range, self._engine, topic, shard, start, end, leader_epoch)
                     self._count_encoded(1)

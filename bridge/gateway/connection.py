@@ -20,6 +20,7 @@ from bridge.gateway.authentication import Authentication
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.frame_check import MalformedFrame
 from bridge.gateway.large_frames import LargeFrames, read_frame
+from bridge.gateway.limited_warnings import LimitedWarnings
 from bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     AUTHENTICATION_REQUESTS_MAX,
@@ -28,6 +29,8 @@ from bridge.gateway.limits import (
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     LARGE_FRAME_BYTES,
+    REFUSALS_TOLD_MAX,
+    REFUSALS_TOLD_S,
     REPEATED_FETCH_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_S,
@@ -36,6 +39,7 @@ from bridge.gateway.protocol import API_VERSIONS, RequestHead, read_head, read_r
 from bridge.gateway.users import ANONYMOUS
 
 _log = logging.getLogger("cellfeed.gateway")
+_refusals = LimitedWarnings(_log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S)
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
 _SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
@@ -93,7 +97,7 @@ class Connection:
             for half in done:
                 half.result()
         except MalformedFrame as error:
-            _log.warning("connection from %s closed: %s", self._host, error)
+            _refusals.warn("connection from %s closed: %s", self._host, error)
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("connection from %s ended: %s", self._host, error)
         except Exception:

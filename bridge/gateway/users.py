@@ -65,9 +65,15 @@ class Security:
         self._secret = secret
 
     def may(self, principal: str, kind: Kind, name: str, operation: Operation) -> bool:
-        if not self._users and not self._acls:
-            return True
-        return any(acl.covers(principal, kind, name, operation) for acl in self._acls)
+        return self.is_open or any(acl.covers(principal, kind, name, operation) for acl in self._acls)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything is allowed: there are neither users nor ACLs."""
+        return not self._users and not self._acls
+
+    def acls_of(self, principal: str) -> list[Acl]:
+        return [acl for acl in self._acls if acl.principal == principal]
 
     def exists(self, user: str) -> bool:
         return user in self._users

@@ -1,8 +1,8 @@
 """The gateway and a real broker that has the same log are asked the same things, in every version that both speak. Their answers are equal but for
 ``DIFFERENCES``, each with its reason; one that is seen no more has to leave the list.
 
-What names a process (addresses, node ids, the cluster's and topics' ids, ids of members) is compared by its place, not by its value; so are generations: a
-gateway's group begins above every one that its slot has given out.
+What names a process (addresses, node ids, the cluster's and topics' ids, ids of members, directories) is compared by its place, not by its value; so are sizes,
+and generations: a gateway's group begins above every one that its slot has given out.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ ROUNDS: Final = range(max(api.versions[1] for api in APIS.values()) + 1)
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS = 15, 16, 18, 22, 23, 32
-DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 42, 47, 60
+DESCRIBE_ACLS, DESCRIBE_LOG_DIRS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 29, 35, 42, 47, 60
 SASL: Final = (17, 36)
 """Not asked: neither side has users here."""
 
-PLACES: Final = frozenset(("host", "port", "node_id", "broker_id", "leader_id", "coordinator_id", "controller_id", "cluster_id", "client_host"))
+PLACES: Final = frozenset(("host", "port", "node_id", "broker_id", "leader_id", "coordinator_id", "controller_id", "cluster_id", "client_host", "log_dir"))
 """Fields that name a process."""
+
+SIZES: Final = frozenset(("partition_size", "total_bytes", "usable_bytes"))
+"""Of a log and its disk at a broker, of kept blocks and the budget for them at a gateway."""
 
 _READ_ONLY = "a gateway takes no records and knows no transactions, and says so at once"
 _WORDS = "what is said beside an error code is for people"
@@ -58,6 +61,7 @@ DIFFERENCES: Final[dict[str, str]] = {
     "api_10_find_coordinator: *: error_message": _WORDS,
     "api_32_describe_configs: *: error_message": _WORDS,
     "api_32_describe_configs: topic: *": "a broker's settings can be changed, and it has more of them",
+    "api_29_describe_acls: *: error_message": _WORDS,
     "api_18_api_versions: as it is: api_keys": "a broker has APIs for writing and for administration, of which a gateway has none",
     "api_18_api_versions: as it is: *features*": "they are a broker's own",
     "api_15_describe_groups: gone: groups: protocol_type": "of a group whose members are gone its offsets stay, and no more",
@@ -98,6 +102,8 @@ class Side:
             return value.name
         if isinstance(value, timedelta):
             return value // timedelta(milliseconds=1)
+        if name in SIZES and value >= 0:
+            return f"a {name}"
         if name in PLACES and value not in (-1, "", None):
             return f"a {name}"
         if name == "generation_id" and value >= 0:
@@ -233,6 +239,19 @@ def _questions(side: Side, round_name: str, versions: dict[int, int]) -> Iterato
     yield from _of_subscribed(side, ask_for, f"subscribed-{round_name}")
     yield ask_for("as it is", API_VERSIONS, client_software_name="test", client_software_version="1")
     yield ask_for("as it is", DESCRIBE_CLUSTER, include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=False)
+    anything = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+    yield ask_for("any", DESCRIBE_ACLS, **anything, resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1)
+    yield ask_for("of a topic", DESCRIBE_ACLS, **{**anything, "resource_name_filter": TOPIC}, resource_type_filter=2, pattern_type_filter=3, operation=3,
+                  permission_type=3)  # fmt: skip
+    for label, topics in (
+        ("all", None),
+        ("nothing", []),
+        ("some", [{"topic": TOPIC, "partitions": [3, 1]}]),
+        ("unknown partition", [{"topic": TOPIC, "partitions": [1, SHARDS]}]),
+        ("unknown topic", [{"topic": "nobodys", "partitions": [0]}]),
+        ("no partition", [{"topic": TOPIC, "partitions": []}]),
+    ):
+        yield _of_topic(ask_for(label, DESCRIBE_LOG_DIRS, topics=topics))
     yield ask_for("a record", PRODUCE, transactional_id=None, acks=1, timeout=1000, topic_data=[_empty_produce(side, versions)])
     yield ask_for("an id", INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
 
@@ -401,6 +420,13 @@ def _only(name: str, what: str, asked: tuple[str, int, Any]) -> tuple[str, int, 
     """Of a list of topics or groups this one: others of the round before, and a broker's internal ones, are there too."""
     label, key, answer = asked
     return label, key, {**answer, what: [each for each in answer[what] if name in (each.get("group_id"), each.get("name"))]}
+
+
+def _of_topic(asked: tuple[str, int, Any]) -> tuple[str, int, Any]:
+    """Of the topics in log directories this one alone, likewise."""
+    label, key, answer = asked
+    results = [{**each, "topics": [topic for topic in each["topics"] if topic["name"] == TOPIC]} for each in answer["results"]]
+    return label, key, {**answer, "results": results}
 
 
 def _metadata(topics: list[dict[str, Any]] | None) -> dict[str, Any]:

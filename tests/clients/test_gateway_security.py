@@ -16,6 +16,14 @@ import confluent_kafka
 import kafka
 import pytest
 from aiokafka.helpers import create_ssl_context
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at run time, not in its types
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.users import Acl, allow, put_user, remove_acl, remove_user
@@ -208,6 +216,30 @@ def test_offsets_are_deleted_by_who_may_delete_in_the_group_and_read_the_topic(s
     for each in (deletes, reads):
         remove_acl(state, each)
     wait_until(lambda: told() == ("group_authorization_failed", []), "both are taken back")
+
+
+def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
+    admin = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+
+    def told(resource_type: ResourceType, name: str | None, pattern: ResourcePatternType, settings: dict[str, str]) -> set[tuple[str, ...]]:
+        client = AdminClient({"log_level": 0, **settings})
+        wanted = AclBindingFilter(resource_type, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY)
+        found = client.describe_acls(wanted, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+        return {(acl.principal, acl.restype.name, acl.name, acl.resource_pattern_type.name, acl.operation.name, acl.permission_type.name) for acl in found}
+
+    alice = {"bootstrap.servers": secured.at("scram"), **admin}
+    topics, groups = (("User:alice", kind, "tri", "PREFIXED", "READ", "ALLOW") for kind in ("TOPIC", "GROUP"))
+    assert told(ResourceType.ANY, None, ResourcePatternType.ANY, alice) == {topics, groups}
+    assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.MATCH, alice) == {topics}
+    assert told(ResourceType.TOPIC, "trips.BASE", ResourcePatternType.LITERAL, alice) == set()
+    assert told(ResourceType.GROUP, "tri", ResourcePatternType.PREFIXED, alice) == {groups}
+    assert told(ResourceType.ANY, None, ResourcePatternType.ANY, {"bootstrap.servers": secured.at("open")}) == set(), "others' are not shown"
+
+
+def test_only_kept_bytes_of_topics_that_may_be_described_are_told(secured: Secured) -> None:
+    for version in range(1, 5):
+        answer = ask(secured.ports["open"], 35, version, encoded(35, version, {"topics": None}))
+        assert [list(each.topics) for each in answer.results] == [[]], f"version {version}"
 
 
 def topics_seen(settings: dict[str, Any], topic: str | None = None, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

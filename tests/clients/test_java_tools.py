@@ -15,6 +15,8 @@ from tests.services.kafka_jars import JarsUnavailable, kafka_class_path
 pytestmark = pytest.mark.integration
 
 TOOLS = "org.apache.kafka.tools"
+CORE_TOOLS = "kafka.admin"
+"""Where Kafka keeps the tools that are written in Scala."""
 TIMEOUT_S = 90
 SMALL_JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
@@ -26,7 +28,8 @@ class Java:
         self._class_path = class_path
 
     def __call__(self, tool: str, gateway: GatewayProcess, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = ["java", *SMALL_JVM, "-cp", self._class_path, f"{TOOLS}.{tool}", "--bootstrap-server", gateway.bootstrap, *arguments]
+        name = tool if tool.startswith(CORE_TOOLS) else f"{TOOLS}.{tool}"
+        command = ["java", *SMALL_JVM, "-cp", self._class_path, name, "--bootstrap-server", gateway.bootstrap, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert not check or done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
         return done
@@ -133,6 +136,21 @@ def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -
     lines = java("TopicCommand", gateway, "--describe", "--topic", "trips.NOTES").stdout.splitlines()
     assert f"PartitionCount: {SHARDS}\tReplicationFactor: 1" in lines[0]
     assert len(lines) == 1 + SHARDS
+
+
+def test_the_tools_for_administration_read_what_they_show(java: Java, gateway: GatewayProcess) -> None:
+    """What is asked to show a page of brokers: kafka-ui and AKHQ ask the same with the same client."""
+    told = java("LogDirsCommand", gateway, "--describe", "--topic-list", "trips").stdout.splitlines()
+    [broker] = json.loads(next(line for line in told if line.startswith("{")))["brokers"]
+    [memory] = broker["logDirs"]
+    assert memory["error"] is None
+    assert sorted(each["partition"] for each in memory["partitions"]) == [f"trips-{partition}" for partition in sorted(range(SHARDS), key=str)]
+    node_id = str(broker["broker"])
+    settings = java(f"{CORE_TOOLS}.ConfigCommand", gateway, "--describe", "--all", "--entity-type", "brokers", "--entity-name", node_id).stdout
+    assert f"advertised.listeners=PLAINTEXT://{gateway.bootstrap}" in settings
+    java("FeatureCommand", gateway, "describe")
+    acls = java("AclCommand", gateway, "--list", check=False)
+    assert "SecurityDisabledException" in acls.stdout + acls.stderr
 
 
 def test_the_producer_is_told_that_writes_are_refused(java: Java, gateway: GatewayProcess) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import aiokafka
 import kafka
 from aiokafka.abc import ConsumerRebalanceListener as AiokafkaListener
+from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from tests.faults.group_members import COMMIT_TIMEOUT_MS, GroupLedger, GroupMember, Member
@@ -97,6 +98,10 @@ class KafkaPythonMember(Member):
         # A fetch of offsets that was not waited for to its end is kept, by its set of partitions alone: whoever is given the same ones again, generations
         # later, would begin where the group was then.
         self._consumer._coordinator._offset_fetch_futures.clear()
+        # Its position in a partition that it had before is kept, too, over any number of generations that it missed: in one of them another member may have
+        # had the partition and committed more. Without a position it asks the group, so where it begins is what the gateway says.
+        positions = self._consumer._subscription.assignment
+        positions.update({each: TopicPartitionState() for each in positions})
         self._was_given(partitions)
         self._ledger.given(self.name, self._consumer._coordinator._generation.generation_id, partitions)
 

@@ -14,6 +14,7 @@ from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer import BufferDrain, buffer_of
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.dictionaries import ClusteredDictionaries
+from store.clusters.fan_out import FanOut
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.moves.heal import take_back_left_copy
 from store.clusters.moves.shard_notes import Clusters
@@ -73,6 +74,7 @@ class ClusteredEngine:
         self._servers = servers or {}
         self._dictionaries = ClusteredDictionaries(list(self.clusters.values()))
         known.add_source(self._dictionaries.find)
+        self._fan_out = FanOut()
         try:
             self.placement = Placement(datastore, shards, self.clusters)
         except BaseException:
@@ -80,7 +82,7 @@ class ClusteredEngine:
             raise
         self._puts = ClusteredPuts(self.placement, shards, tables if len(self.clusters) > 1 else {}, copies)
         self._state = ClusterState(next(iter(self.clusters.values())))
-        self._indexes = ClusteredIndexes(list(self.clusters.values()), self.placement)
+        self._indexes = ClusteredIndexes(list(self.clusters.values()), self.placement, self._fan_out)
 
     def _cluster_of(self, shard: int) -> Cluster:
         return self.placement.cluster_of(check_shard(shard, self._shards))
@@ -304,6 +306,7 @@ class ClusteredEngine:
     def close(self) -> None:
         known.remove_source(self._dictionaries.find)
         self.drain.close()
+        self._fan_out.close()
         for cluster in self.clusters.values():
             cluster.close()
         for servers in self._servers.values():

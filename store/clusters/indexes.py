@@ -1,7 +1,8 @@
 """Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X6 of :mod:`store.engines.index_contract`.
 
 Writes go to the shard's master, under the leader epoch of the role that this process believes, and count when a minion has them, as puts do; so a promotion
-loses none that a location was saved behind. Reads of entries go on from a minion while the master is away.
+loses none that a location was saved behind. Reads of entries go on from a minion while the master is away. What a query reads of several clusters is read side
+by side (:mod:`store.clusters.fan_out`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 
 from store.cells import StoredCell
 from store.clusters.cluster import Cluster
+from store.clusters.fan_out import FanOut
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
 from store.clusters.roles import Role
@@ -31,8 +33,9 @@ T = TypeVar("T")
 class ClusteredIndexes:
     """:class:`store.engines.index_contract.IndexStore`. ``placement``: where the shards are. A call waits for a shard that moves."""
 
-    def __init__(self, clusters: Sequence[Cluster], placement: Placement) -> None:
+    def __init__(self, clusters: Sequence[Cluster], placement: Placement, fan_out: FanOut) -> None:
         self._clusters = clusters
+        self._fan_out = fan_out
         self._placement = placement
         self._cluster_of = placement.cluster_of
         self._fences = Fences([_FencedCluster(cluster) for cluster in clusters])
@@ -79,9 +82,13 @@ class ClusteredIndexes:
         groups: dict[Cluster, list[tuple[int, EntrySelect]]] = {}
         for number, each in enumerate(wanted):
             groups.setdefault(self._cluster_of(each.shard), []).append((number, each))
-        for cluster, members in groups.items():
+
+        def read(cluster: Cluster, members: list[tuple[int, EntrySelect]]) -> list[list[Entry]]:
             some = [each for _, each in members]
-            entries, _ = cluster.read(lambda engine, some=some: engine.indexes.select(table, some), read_from)  # type: ignore[misc]
+            entries, _ = cluster.read(lambda engine: engine.indexes.select(table, some), read_from)
+            return entries
+
+        for members, entries in zip(groups.values(), self._fan_out.each(groups, read), strict=True):
             found.update(zip((number for number, _ in members), entries, strict=True))
         return [found[number] for number in range(len(wanted))]
 
@@ -125,10 +132,12 @@ class ClusteredIndexes:
         raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
 
     def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        def read(cluster: Cluster, some: dict[int, Sequence[RowRefs]]) -> tuple[Outdated, bool]:
+            return cluster.read(lambda engine: engine.indexes.outdated(some, columns), read_from)
+
         found: set[bytes] = set()
         any_stale = False
-        for cluster, some in self._by_cluster(rows).items():
-            outdated, stale = cluster.read(lambda engine, some=some: engine.indexes.outdated(some, columns), read_from)  # type: ignore[misc]
+        for outdated, stale in self._fan_out.each(self._by_cluster(rows), read):
             found |= outdated.row_keys
             any_stale |= stale
         return Outdated(found, any_stale)
@@ -139,9 +148,11 @@ class ClusteredIndexes:
         return self._placement.settled(lambda: self._current(row_keys, columns, read_from))
 
     def _current(self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica) -> dict[bytes, list[LocatedCell]]:
+        def read(cluster: Cluster, some: dict[int, Sequence[bytes]]) -> tuple[dict[bytes, list[LocatedCell]], bool]:
+            return cluster.read(lambda engine: engine.indexes.current(some, columns), read_from)
+
         found: dict[bytes, list[LocatedCell]] = {}
-        for cluster, some in self._by_cluster(row_keys).items():
-            cells, stale = cluster.read(lambda engine, some=some: engine.indexes.current(some, columns), read_from)  # type: ignore[misc]
+        for cells, stale in self._fan_out.each(self._by_cluster(row_keys), read):
             found.update({row_key: [each._replace(stale=True) for each in row] for row_key, row in cells.items()} if stale else cells)
         return found
 

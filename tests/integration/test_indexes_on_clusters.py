@@ -1,11 +1,13 @@
-"""Indexes over real MariaDB: a cluster whose master is killed and paused under writes, and two clusters; afterwards the two-way check finds nothing (I18)."""
+"""Indexes over real MariaDB: a cluster whose master is killed and paused under writes, and two clusters; afterwards the two-way check finds nothing (I18).
+Queries of two clusters, one of which stalls."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from uuid import UUID, uuid5
 
@@ -15,15 +17,17 @@ from bridge.indexes.groups import index_positions
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion
+from store.clusters.fan_out import FAN_OUT_THREADS
 from store.clusters.shard_map import even_map
 from store.clusters.supervisor import FailoverSupervisor
 from store.datastore import Datastore
-from store.errors import StaleWriter, Unavailable
+from store.errors import StaleWriter, StorageUnavailable, Unavailable
 from store.indexes.check import IndexCheck
 from store.indexes.definition import parse_definition
 from tests.services.kept_index import caught_up, index_worker, made_index
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster, node_opener
+from tests.services.tcp_proxy import Action, TcpProxy
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
@@ -125,3 +129,83 @@ def test_entries_lie_on_the_cluster_of_their_shard_value(clusters: list[TestClus
         assert sum(by_shard) == 60
         assert any(by_shard[:2])
         assert any(by_shard[2:])
+
+
+@pytest.fixture
+def proxies(clusters: list[TestCluster]) -> Iterator[list[TcpProxy]]:
+    """Before each of the two clusters."""
+    with TcpProxy(clusters[0].servers["a"].port, mysql=True) as first, TcpProxy(clusters[1].servers["a"].port, mysql=True) as second:
+        yield [first, second]
+
+
+@pytest.fixture
+def filled(clusters: list[TestCluster]) -> Iterator[Datastore]:
+    """An index over both clusters, of 60 rows of seven drivers."""
+    engine = ClusteredEngine(DATASTORE, SHARDS, {each.name: each.openers() for each in clusters}, watermark=Watermark.REPLICATED)
+    with Datastore(engine) as datastore, index_worker(datastore):
+        datastore.put_cells([(uuid5(NAMESPACE, str(n)), "BASE", 1, {"driver": f"driver {n % 7}", "n": n}) for n in range(60)])
+        caught_up(datastore, made_index(datastore, DEFINITION))
+        yield datastore
+
+
+def through(proxies: list[TcpProxy], clusters: list[TestCluster]) -> ClusteredEngine:
+    """The two clusters behind their proxies."""
+    urls = [each.servers["a"].url.replace(f":{proxy.target_port}", f":{proxy.port}") for each, proxy in zip(clusters, proxies, strict=True)]
+    return ClusteredEngine(DATASTORE, SHARDS, {each.name: {"a": node_opener(url)} for each, url in zip(clusters, urls, strict=True)})
+
+
+DRIVERS = [f"driver {number}" for number in range(7)]
+
+
+def test_a_query_of_two_clusters_asks_both_before_either_has_answered(clusters: list[TestCluster], proxies: list[TcpProxy], filled: Datastore) -> None:
+    with Datastore(through(proxies, clusters)) as datastore, ThreadPoolExecutor(1) as caller:
+        table = datastore.indexes.current("by_driver").table.name
+
+        def both_are_asked() -> bool:
+            """Answers are held back for so long only: a read that waits for more than its time-out is given up."""
+            answers = [proxy.on_query(table, Action.HOLD_ANSWER) for proxy in proxies]
+            asked = caller.submit(datastore.query_index, "by_driver", DRIVERS, order_by="n", limit=1000)
+            both = all(answer.happened.wait(1) for answer in answers)
+            for proxy in proxies:
+                proxy.clear()
+            with suppress(StorageUnavailable):
+                return both and [row.fields["n"] for row in asked.result(60).rows] == list(range(60))
+            return False
+
+        wait_until(both_are_asked, "the second cluster is asked while the first one's answer is held")
+        for mode in ("fresh", "fast"):
+            rows, cursor = [], None
+            while cursor is not None or not rows:
+                page = datastore.query_index("by_driver", DRIVERS, order_by="n", descending=True, limit=7, cursor=cursor, mode=mode, columns="*")  # type: ignore[arg-type]
+                rows += page.rows
+                cursor = page.cursor
+            assert [row.fields["n"] for row in rows] == list(range(59, -1, -1))
+            assert all(row.cells["BASE"].body["n"] == row.fields["n"] for row in rows)
+
+
+def test_a_query_of_a_cluster_that_stalls_says_so_and_leaves_nothing_behind(clusters: list[TestCluster], proxies: list[TcpProxy], filled: Datastore) -> None:
+    engine = through(proxies, clusters)
+    with Datastore(engine) as datastore:
+        version = datastore.indexes.current("by_driver")
+        first_alone = [driver for driver in DRIVERS if version.shard_of_value(driver.encode()) < SHARDS // 2]
+        assert 0 < len(first_alone) < len(DRIVERS)
+        ask = partial(datastore.query_index, "by_driver", DRIVERS, order_by="n", mode="fast", limit=1000)
+        whole = ask().rows
+        connections = proxies[1].open_now
+        proxies[1].stall()
+        for _ in range(3):
+            with pytest.raises(StorageUnavailable, match="cluster c2: no node can be read"):
+                ask()
+        assert sum(proxies[1].held.values()) > 0
+        rows = datastore.query_index("by_driver", first_alone, order_by="n", mode="fast", limit=1000).rows
+        assert rows == [row for row in whole if row.fields["driver"] in first_alone]
+        proxies[1].resume()
+
+        def is_whole() -> bool:
+            with suppress(StorageUnavailable):
+                return ask().rows == whole
+            return False
+
+        wait_until(is_whole, "the cluster is asked again")
+        assert engine._fan_out._free._value == FAN_OUT_THREADS, "no thread is at work for a query that is over"
+        wait_until(lambda: proxies[1].open_now <= connections, "no connection is left of the reads that were given up")

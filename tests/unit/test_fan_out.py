@@ -1,0 +1,82 @@
+"""Reads of several clusters side by side: who makes them, in which order answers and errors come, and what is left when there are no threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from store.clusters.fan_out import FanOut
+from store.errors import StorageUnavailable
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def fan_out() -> Iterator[FanOut]:
+    made = FanOut(2)
+    yield made
+    made.close()
+
+
+def thread_name(_key: str, _value: int) -> str:
+    return threading.current_thread().name
+
+
+def test_a_single_read_is_made_by_its_caller(fan_out: FanOut) -> None:
+    assert fan_out.each({"a": 1}, thread_name) == [threading.current_thread().name]
+    assert fan_out.each({}, thread_name) == []
+
+
+def test_all_are_under_way_at_the_same_time_and_the_answers_come_in_order(fan_out: FanOut) -> None:
+    everybody = threading.Barrier(3)
+
+    def read(key: str, value: int) -> str:
+        everybody.wait(TIMEOUT_S)
+        return f"{key}{value}"
+
+    assert fan_out.each({"a": 1, "b": 2, "c": 3}, read) == ["a1", "b2", "c3"]
+
+
+def test_the_error_told_is_the_first_in_order_once_every_read_has_ended(fan_out: FanOut) -> None:
+    third_failed, ended = threading.Event(), list[str]()
+
+    def read(key: str, _: int) -> None:
+        if key == "b":
+            assert third_failed.wait(TIMEOUT_S)
+        ended.append(key)
+        if key == "c":
+            third_failed.set()
+        if key != "a":
+            raise StorageUnavailable(key)
+
+    with pytest.raises(StorageUnavailable, match=r"^b$"):
+        fan_out.each({"a": 1, "b": 2, "c": 3}, read)
+    assert sorted(ended) == ["a", "b", "c"]
+
+
+def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> None:
+    """Both threads wait, and another caller is answered all the same; afterwards both are free again."""
+    waiting, go_on = threading.Semaphore(0), threading.Event()
+
+    def stall(_key: str, _value: int) -> None:
+        waiting.release()
+        assert go_on.wait(TIMEOUT_S)
+
+    other = threading.Thread(target=fan_out.each, args=({"a": 1, "b": 2, "c": 3}, stall))
+    other.start()
+    try:
+        for _ in range(3):
+            assert waiting.acquire(timeout=TIMEOUT_S)
+        assert set(fan_out.each({"a": 1, "b": 2, "c": 3}, thread_name)) == {threading.current_thread().name}
+    finally:
+        go_on.set()
+        other.join()
+    everybody = threading.Barrier(3)
+    fan_out.each({"a": 1, "b": 2, "c": 3}, lambda _key, _value: everybody.wait(TIMEOUT_S))
+
+
+def test_when_it_is_closed_callers_make_all_reads(fan_out: FanOut) -> None:
+    fan_out.close()
+    assert set(fan_out.each({"a": 1, "b": 2}, thread_name)) == {threading.current_thread().name}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from store.indexes.request import Filter, IndexPage, QueryOptions
 
 
-declare("datastore.erase.noted")
+declare("datastore.erase.told", "datastore.erase.taken_out")
 
 
 class Datastore:
@@ -123,11 +123,15 @@ class Datastore:
         return start
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
-        from store.indexes.erased import note_places
+        from store.indexes.erased import take_out
 
         key = check_row_key(row_key)
-        note_places(self, key)
-        failpoint("datastore.erase.noted")
+        # The log is told first, then the indexes, then the bodies go: they alone say where the entries are.
+        self.engine.erase(key, 0)
+        self._poker.poke()
+        failpoint("datastore.erase.told")
+        take_out(self, key)
+        failpoint("datastore.erase.taken_out")
         cells, done = 0, False
         while not done:
             step = self.engine.erase(key)

@@ -108,7 +108,7 @@ class IndexWorker:
             store = self._datastore.engine.indexes
             store.create(version.table)
             unfit = UnfitCounter(self._datastore.state, version.group, worker)
-            keeper = IndexKeeper(version, store, self._datastore.state, unfit.count)
+            keeper = IndexKeeper(version, store, self._datastore.engine.row_cells, unfit.count, new=record.state == BUILDING)
             trigger = index_trigger(version, keeper, Throttle(record.cells_per_s))
             try:
                 run_trigger_worker([trigger], self._datastore, self._coordinator, worker, stop, lease_s=self._lease_s, threads=THREADS)

@@ -57,8 +57,8 @@ class ClusteredIndexes:
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self._fences.read(shards)
 
-    def raise_fence(self, shard: int) -> int:
-        return self._fences.raise_(shard)
+    def raise_fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self._fences.raise_(shards)
 
     def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
         return self._placement.settled(lambda: self._apply(table, entries, fences))

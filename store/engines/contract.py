@@ -34,7 +34,8 @@ Trimming
 Erasing
     E20 ``erase`` takes the bodies of all cells of a row away and leaves their places: added_id, row key, column, ref key and ``created_at`` stay, the body is
         ``ERASED_BODY`` from then on. The first step adds one cell to the log, ``(row key, ERASED_COLUMN, 0)`` with no body, in the transaction in which it
-        takes the first bodies: so whoever follows the log comes to it in order, behind all cells of the row. Ids, heads and epochs go on as with a put.
+        takes the first bodies (none, where ``cells_max`` is 0): so whoever follows the log comes to it in order, behind all cells of the row. Ids, heads and
+        epochs go on as with a put.
         A row is erased once: again there is nothing to do, or what a step that died left over.
     E21 From the first step on a put to the row is refused (``failed``, RowErased), also of a cell that it has, for as long as its log has the entry: a trim
         ends that, as it does for every triple. ``Head.erasures`` differs once a step was done, on each node from the moment that it has it.

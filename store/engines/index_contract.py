@@ -110,8 +110,8 @@ class IndexStore(Protocol):
         """The number of each shard's fence. X6."""
         ...
 
-    def raise_fence(self, shard: int) -> int:
-        """A new number, once cells of the shard are gone and before entries are removed. X6."""
+    def raise_fences(self, shards: Sequence[int]) -> dict[int, int]:
+        """A new number for each shard, once cells of it are gone and before entries are removed. X6."""
         ...
 
     def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
@@ -161,7 +161,7 @@ class NodeIndexStore(Protocol):
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]: ...
 
-    def raise_fence(self, shard: int) -> int: ...
+    def raise_fences(self, shards: Sequence[int]) -> dict[int, int]: ...
 
     def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]: ...
 

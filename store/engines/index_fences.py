@@ -11,6 +11,9 @@ A transaction under the old number is committed before the raise, and the remove
 that were read after the raise, when those were gone. It makes no difference whether the writer still has its shard, was paused, or sent a packet that the
 server comes to late. Nothing is to be done when shards change hands.
 
+**A new version of an index** has no entries yet, so whoever removes entries need not know of it, if its writers see all that had gone when they began. So the
+first thing that they do is to raise the numbers of all shards: they read of no node that is behind that (X3).
+
 Numbers only need to differ. Two that raise at once take different ones, the higher stays, and the other is refused and raises again. Crash points: a raise that
 died between two storages leaves different numbers, or, on a storage that is new, none: writers are refused there until somebody reads them
 (:meth:`Fences.read`), who brings all to the highest. That was written after those cells had gone, so it is as good as the raise itself. A promotion that falls
@@ -54,9 +57,10 @@ class Fences:
                 storage.set_fences(lower)
         return highest
 
-    def raise_(self, shard: int) -> int:
-        """A new number for the shard, once the cells are gone; what the remover writes under. Raises Unavailable: then it is repeated."""
-        number = max(each.fence_numbers([shard]).get(shard, 0) for each in self._storages) + randint(1, _STEP_MAX)
+    def raise_(self, shards: Sequence[int]) -> dict[int, int]:
+        """A new number for each shard, once the cells are gone; what the remover writes under. Raises Unavailable: then it is repeated."""
+        found = [storage.fence_numbers(shards) for storage in self._storages]
+        numbers = {shard: max(each.get(shard, 0) for each in found) + randint(1, _STEP_MAX) for shard in shards}
         for storage in self._storages:
-            storage.set_fences({shard: number})
-        return number
+            storage.set_fences(numbers)
+        return numbers

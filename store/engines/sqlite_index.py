@@ -69,8 +69,8 @@ class SqliteIndexes:
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self._fences.read(shards)
 
-    def raise_fence(self, shard: int) -> int:
-        return self._fences.raise_(shard)
+    def raise_fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self._fences.raise_(shards)
 
     def fence_numbers(self, shards: Sequence[int]) -> dict[int, int]:
         with self._file.snapshot() as connection:

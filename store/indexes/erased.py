@@ -1,75 +1,88 @@
 """Takes the entries of erased rows out of the indexes, tombstones too: each holds a value of the row, and the row's bodies alone say where they are.
 
-    1. before the row is erased, the places that its cells name are noted in the state table, ``erasures/<index>/<version>/<row key>``
-    2. the row is erased (E20)
-    3. whoever keeps the index comes to the cell of the log that tells of it, behind all cells of the row: it raises the shard's fence, and removes what is at
-       these places, and the note
+    1. the log is told of the erasure while the bodies are still there (E20). From then on the row gets no cell (E21), and whoever makes entries looks for that
+    2. the versions of all indexes are looked up. The shard's fence is raised, and what is at the places that the bodies name is removed from each
+    3. the bodies go
 
-Step 3 is in the order of the log, and whoever makes entries of a row looks for that cell first. So what was read of the row's cells before is refused at the
-fence, and what is read after makes no entry, be it that bodies of the row are still being erased, that a batch from before runs again without the note, or that
-a worker was paused and overtaken. Crash points: between 1 and 2 the note names places of a row that is as it was, and the next try notes them again; in 3 the
-batch runs again and finds nothing, or the rest. Until 3 fresh queries leave the row out, since none of its cells is there. A version of an index that is made
-between 1 and 2, and comes to the row before 2, keeps its entry: ``index repair`` finds it.
+**No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read the row's cells, but not that it is erased. Was its version
+made before the look of step 2, it was written before the raise, and step 2 found it; or it is refused, for whoever reads under the new number reads of nodes
+that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`store.engines.index_fences`), and that was
+after step 1: they know of the erasure, whatever node they read of. And no place is missed: between 1 and 3 the row gets no cell, and loses none but to a trim,
+which takes entries out itself (:mod:`store.indexes.trimmed`).
+
+Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the erasure: so the entries go also when the program died that
+erased. Where it finds no body any more, somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are refused; entries go, and
+bodies are there until the erasure is repeated. In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of them are.
+
+Step 2 takes the masters of all clusters; while one is away the erasure says so, and is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from store.engines.contract import StateTable
+from store.body_codec import is_erased
+from store.cells import StoredCell
 from store.engines.index_contract import Encoded, IndexStore
+from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
+from store.indexes.catalog import BUILDING, DROPPING
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
+from store.sharding import shard_of
 
 if TYPE_CHECKING:
     from store.datastore import Datastore
 
 declare("index.erase.removed")
 
-_PREFIX: Final = "erasures/"
-_decode: Final = msgspec.msgpack.Decoder(list[Encoded]).decode
+RowCells = Callable[[bytes, int], list[StoredCell]]
+"""Cells of a row above an added_id: :meth:`store.engines.contract.Engine.row_cells`."""
+
+_LOOKS_MAX: Final = 20
+"""How often a removal is begun anew when somebody else raises the fence."""
 
 
-def note_places(datastore: Datastore, row_key: bytes) -> None:
-    """Step 1, for every version of an index that is kept. Raises Unavailable."""
-    catalog = datastore.indexes.catalog
-    now_us = catalog.now_us()
-    versions = [datastore.indexes.version(version) for record in catalog.all() for version in record.versions if version.is_kept(now_us)]
-    if not versions:
+def take_out(datastore: Datastore, row_key: bytes) -> None:
+    """Step 2, for every version that has tables, kept or not. Raises Unavailable: then it is repeated."""
+    engine, shard = datastore.engine, shard_of(row_key, datastore.shards)
+    for record in datastore.indexes.catalog.all():
+        for each in record.versions:
+            if each.state == DROPPING:
+                continue
+            version = datastore.indexes.version(each)
+            if each.state == BUILDING:
+                engine.indexes.create(version.table)  # nobody may have begun it yet
+            for _ in range(_LOOKS_MAX):
+                try:
+                    remove_entries(version, engine.indexes, engine.row_cells, shard, [row_key])
+                    break
+                except StaleView:
+                    continue
+            else:
+                raise StorageUnavailable(f"cells of shard {shard} are trimmed or erased all the time: entries of the row are in indexes still")
+
+
+def remove_entries(version: IndexVersion, store: IndexStore, row_cells: RowCells, shard: int, row_keys: Sequence[bytes]) -> None:
+    """Step 2 for one version, of rows of a shard whose log tells of their erasure. Raises Unavailable, and StaleView where somebody else raises the fence: then
+    it is repeated."""
+    places = [(value, row_key) for row_key in row_keys for value in _values_named(version, row_cells, row_key)]
+    if not places:
         return
-    places: dict[str, list[Encoded]] = {_key(version, row_key): [] for version in versions}
-    for key, values in places.items():
-        if (noted := datastore.state.get(key)) is not None:
-            values += _decode(noted.value)  # by an erasure that was broken off, when more of the row was there
+    fence = store.raise_fences([shard])[shard]
+    if entries := RowEntries(store, version).found(places):
+        store.remove(version.table, version.by_shard(entries.values()), {shard: fence})
+    failpoint("index.erase.removed")
+
+
+def _values_named(version: IndexVersion, row_cells: RowCells, row_key: bytes) -> list[Encoded]:
+    """The shard values that the row's cells name, each once."""
+    values: dict[Encoded, None] = {}
     after = -1
-    while cells := datastore.engine.row_cells(row_key, after):
+    while cells := row_cells(row_key, after):
         after = cells[-1].added_id
-        for version in versions:
-            values = places[_key(version, row_key)]
-            named = [version.values_of(0, cell)[0] for cell in cells if version.column_number(cell.column_name) == 0]
-            values += [value for value in dict.fromkeys(named) if value is not None and value not in values]
-    if write := {key: msgspec.msgpack.encode(values) for key, values in places.items() if values}:
-        datastore.state.commit(write)
-
-
-def remove_noted(version: IndexVersion, store: IndexStore, state: StateTable, shard: int, row_keys: Sequence[bytes]) -> None:
-    """Step 3, for rows of a shard that were erased. Raises Unavailable, and StaleView where somebody else raises the fence: then it is repeated."""
-    keys = {row_key: _key(version, row_key) for row_key in row_keys}
-    notes = {row_key: noted for row_key, key in keys.items() if (noted := state.get(key)) is not None}
-    if not notes:
-        return
-    fence = store.raise_fence(shard)
-    for row_key, noted in notes.items():
-        entries = RowEntries(store, version).found((value, row_key) for value in _decode(noted.value))
-        if entries:
-            store.remove(version.table, version.by_shard(entries.values()), {shard: fence})
-        failpoint("index.erase.removed")
-        state.commit({keys[row_key]: None})
-
-
-def _key(version: IndexVersion, row_key: bytes) -> str:
-    return f"{_PREFIX}{version.definition.table}/{version.number}/{row_key.hex()}"
+        for cell in cells:
+            if version.column_number(cell.column_name) == 0 and not is_erased(cell.body) and (value := version.values_of(0, cell)[0]) is not None:
+                values[value] = None
+    return list(values)

@@ -7,12 +7,12 @@ that are written follow from a prefix of the log (see :mod:`store.indexes.versio
     between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
     after the tombstones, before the save      the batch runs again and changes nothing
 
-Where the log tells that a row was erased, its entries are taken out by what was noted of their places (:mod:`store.indexes.erased`), and no more are made of
-it, whatever bodies it still has.
+Where the log tells that a row was erased, its entries are taken out (:mod:`store.indexes.erased`), and no more are made of it, whatever bodies it still has.
 
 **Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or erased since they were read may not: so a batch is written
 under the fence of its shard, read before its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is read again. That
 is so for the owner of the shard as for one that has lost it: the owner may have read, of rows of its batch, cells from before it which are just being trimmed.
+Keepers of a **new** version raise the fences when they begin, for who removed entries before it was made did not look at it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Final, NamedTuple
 
 from store.body_codec import is_erased
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import StateTable
 from store.engines.index_contract import Entry, IndexStore
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.gathered import Gathered
-from store.indexes.erased import remove_noted
+from store.indexes.erased import RowCells, remove_entries
 from store.indexes.version import IndexVersion, Places, UnfitValue
 
 _GATHERED_BELOW: Final = 500
@@ -40,16 +39,25 @@ declare("index.before_entries", "index.before_tombstones", "index.after_tombston
 
 
 class IndexKeeper:
-    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type. It is
-    made before the cells are read that it gets. Raises Unavailable."""
+    """See the module. Any number of threads, each with cells of another shard. ``on_unfit`` is called with values that are not of their field's type. ``new``:
+    the version is not complete yet. It is made before the cells are read that it gets. Raises Unavailable."""
 
-    def __init__(self, version: IndexVersion, store: IndexStore, state: StateTable, on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        version: IndexVersion,
+        store: IndexStore,
+        row_cells: RowCells,
+        on_unfit: Callable[[Sequence[UnfitValue]], None] = lambda _: None,
+        *,
+        new: bool = False,
+    ) -> None:
         self._version = version
         self._store = store
-        self._state = state
+        self._row_cells = row_cells
         self._writes: Gathered[_Write] = Gathered(self._write)
         self._on_unfit = on_unfit
-        self._fences = store.fences(range(version.shards))
+        shards = range(version.shards)
+        self._fences = store.raise_fences(shards) if new else store.fences(shards)
 
     def apply(self, shard: int, cells: Sequence[StoredCell]) -> None:
         """Brings the entries of these cells' rows up to the last of them. Raises Unavailable, DataDamaged."""
@@ -89,7 +97,7 @@ class IndexKeeper:
             self._merge(tombstones, shard, fence)
             failpoint("index.after_tombstones")
         if told := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
-            remove_noted(self._version, self._store, self._state, shard, told)
+            remove_entries(version, self._store, self._row_cells, shard, told)
         if unfit:
             self._on_unfit(unfit)
 

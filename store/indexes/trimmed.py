@@ -105,7 +105,7 @@ class IndexedTrim:
         for _ in range(_LOOKS_MAX):
             if not (entries := self._datastore.state.list(f"{_PREFIX}{shard}/")):
                 return changed
-            fence = self._datastore.engine.indexes.raise_fence(shard)
+            fence = self._datastore.engine.indexes.raise_fences([shard])[shard]
             with suppress(StaleView):
                 changed += self._settle_all(shard, entries, fence)
         raise StorageUnavailable(f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index entries are not settled yet")

@@ -519,6 +519,19 @@ def test_e20_a_long_row_goes_in_steps_and_the_first_adds_the_entry(engine: Engin
     assert engine.heads()[1].next_added_id == 6
 
 
+def test_e20_the_log_may_be_told_before_any_body_goes(engine: Engine) -> None:
+    [row] = rows_of_shard(1, 1)
+    engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(3)])
+    counts = [engine.heads()[1].erasures]
+    for cells_max, taken in ((0, (3, 0, False)), (0, (3, 0, False)), (2, (3, 2, False)), (2, (3, 1, True)), (0, (3, 0, True))):
+        step = engine.erase(row.bytes, cells_max)
+        assert (step.added_id, step.cells, step.done) == taken
+        counts.append(engine.heads()[1].erasures)
+    assert len(set(counts)) == 4, "once told, and with each step that took bodies, readers drop what they kept"
+    [refused] = engine.put([cell(row=row, ref_key=9)])
+    assert refused.outcome is Outcome.FAILED
+
+
 def test_e20_an_erasure_that_dies_is_done_or_not_and_goes_on(engine: Engine, kind: str) -> None:
     row, other = rows_of_shard(1, 2)
     engine.put([cell(row=each, ref_key=ref_key) for ref_key in range(4) for each in (row, other)])

@@ -20,13 +20,16 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
 from store.errors import StaleView, StorageUnavailable
+from store.failpoints import FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper
 from store.indexes.trimmed import IndexedTrim
+from store.indexes.version import IndexVersion
 from tests.services.index_store_proxy import IndexStoreProxy
 
 COLUMNS = "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields: [{field: state, type: string}]}]"
 DEFINITION = parse_definition(f"{{table: by_driver, datastore: trips, column_defs: {COLUMNS}}}")
+CHANGED = parse_definition("{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver, type: string}]}]}")
 ROW, OTHER = UUID(int=1), UUID(int=2)
 
 
@@ -69,7 +72,7 @@ class _Index:
         self.keeper = self.keeper_of(self.store)
 
     def keeper_of(self, store: IndexStore) -> IndexKeeper:
-        return IndexKeeper(self.version, store, self.engine.state)
+        return IndexKeeper(self.version, store, self.engine.row_cells)
 
     def put(self, *cells: NewCell) -> list[StoredCell]:
         start = self.engine.heads()[0].next_added_id
@@ -160,17 +163,67 @@ def test_a_worker_that_was_overtaken_does_not_write_what_was_erased_since(index:
 
 
 def test_a_row_whose_bodies_are_still_being_erased_makes_no_entry(index: _Index) -> None:
-    """A step of the erasure took one body; the index came to the cell that tells of it. A batch from before runs again, when the note of its places is gone."""
+    """The log tells of the erasure, and the index came to that; a step took one body. A batch from before runs again."""
     cells = index.put(base(ROW, 1, "ann"), base(ROW, 2, "bob"), new_cell(ROW, "STATUS", 1, {"state": "done"}))
     index.keeper.apply(0, cells)
-    index.datastore.engine.state.commit({f"erasures/by_driver/1/{ROW.bytes.hex()}": b"\x92\xc4\x03ann\xc4\x03bob"})
-    assert not index.engine.erase(ROW.bytes, 1).done
+    assert not index.engine.erase(ROW.bytes, 0).done
     keeper = index.keeper_of(index.store)
     keeper.apply(0, index.log(3))
     assert index.entries() == []
+    step = index.engine.erase(ROW.bytes, 1)
+    assert (step.cells, step.done) == (1, False)
     keeper.apply(0, cells[1:])
     index.keeper_of(index.store).apply(0, cells[1:])
     assert index.entries() == []
+
+
+def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(index: _Index) -> None:
+    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve")))
+    set_failpoint("datastore.erase.told", "raise")
+    with pytest.raises(FailpointReached):
+        index.datastore.erase_row(ROW)
+    clear_failpoints()
+    assert index.entries() == [("ann", 1, False), ("bob", 2, True), ("eve", 1, True)]
+    index.keeper.apply(0, index.log(3))
+    assert index.entries() == [("bob", 2, True)]
+    assert index.datastore.erase_row(ROW).cells == 2
+
+
+@pytest.mark.parametrize("place", ["engine.erase.before_commit", "datastore.erase.told", "index.erase.removed", "datastore.erase.taken_out"])
+def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothing_of_the_row(index: _Index, place: str) -> None:
+    """Just before the log tells of it; after that; when the first version was looked at; when all were."""
+    index.keeper.apply(0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve")))
+    place = place.replace("engine.", "sqlite." if isinstance(index.engine, SqliteEngine) else "mysql.")
+    made: list[IndexVersion] = []
+
+    def make_another() -> None:
+        unwatch_failpoint(place)
+        made.append(index.datastore.indexes.version(index.datastore.indexes.catalog.create(CHANGED)))
+        index.store.create(made[0].table)
+        IndexKeeper(made[0], index.store, index.engine.row_cells, new=True).apply(0, index.log())
+
+    watch_failpoint(place, make_another)
+    try:
+        assert index.datastore.erase_row(ROW).cells == 2
+    finally:
+        clear_failpoints()
+    for version in (index.version, made[0]):
+        assert [entry.row_key for entry in index.store.walk(version.table, 0, None, 100)] == [OTHER.bytes]
+
+
+def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_it_began(index: _Index) -> None:
+    asked: list[int] = []
+
+    class Seen(IndexStoreProxy):
+        def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+            asked.append(fence)
+            return self.store.latest_before(shard, row_keys, columns, location, fence)
+
+    cells = index.put(base(ROW, 1, "ann"))
+    before = index.store.fences([0])[0]
+    for new in (False, True, False):
+        IndexKeeper(index.version, Seen(index.store), index.engine.row_cells, new=new).apply(0, cells)
+    assert asked[0] == before < asked[1] == asked[2]
 
 
 def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(index: _Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +282,7 @@ def test_a_fence_is_the_same_on_every_storage_once_it_was_read_whatever_a_raise_
     assert first.numbers == second.numbers == before
     second.away = True
     with pytest.raises(StorageUnavailable):
-        fences.raise_(1)
+        fences.raise_([1])
     assert first.numbers[1] > second.numbers[1] == before[1]
     with pytest.raises(StorageUnavailable):
         fences.read([0, 1])
@@ -238,14 +291,14 @@ def test_a_fence_is_the_same_on_every_storage_once_it_was_read_whatever_a_raise_
     assert after == {0: before[0], 1: first.numbers[1]}
     assert first.numbers == second.numbers
     assert Fences([first, second, third]).read(range(3)) == third.numbers == first.numbers, "one that is new has the highest number from the first look on"
-    raised = fences.raise_(2)
+    raised = fences.raise_([2])[2]
     assert raised == first.numbers[2] == second.numbers[2] > third.numbers[2]
 
 
 def test_a_write_under_a_fence_that_was_raised_is_refused(index: _Index) -> None:
     [entry] = _entry_of(index)
     table, old = index.version.table, index.store.fences([0])[0]
-    new = index.store.raise_fence(0)
+    new = index.store.raise_fences([0])[0]
     assert new > old
     for write_late in (index.store.apply, index.store.remove):
         with pytest.raises(StaleView, match="shard 0 were trimmed or erased"):
@@ -280,7 +333,7 @@ def test_whoever_raises_a_fence_sees_all_that_is_ever_written_under_lower_number
         seen: list[tuple[int, set[bytes]]] = []
         deadline_s = time.monotonic() + 60
         while len(seen) < 20 or (not refused and time.monotonic() < deadline_s):
-            number = index.store.raise_fence(0)
+            number = index.store.raise_fences([0])[0]
             seen.append((number, written_below(number)))
     finally:
         done.set()

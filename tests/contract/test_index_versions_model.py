@@ -1,6 +1,7 @@
-"""A state machine over the versions of an index, over every engine: definitions come and go beside puts and trims, each version is built by a keeper of its own
-that crashes and runs batches again, queries go over to a version once it is complete, and versions are dropped, in the middle of their building too, and made
-again. Every version that is kept is what the cells say by its own definition once it is at the end of every log (I18), and what answers is always whole."""
+"""A state machine over the versions of an index, over every engine: definitions come and go beside puts, trims and erasures (in the middle of one, too), each
+version is built by a keeper of its own that crashes and runs batches again, queries go over to a version once it is complete, and versions are dropped, in the
+middle of their building too, and made again. Every version that is kept is what the cells say by its own definition once it is at the end of every log (I18),
+and what answers is always whole."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.groups import index_positions
 from bridge.indexes.status import drop_versions
 from bridge.indexes.worker import is_complete, switch
-from store.cells import NewCell, StoredCell
+from store.body_codec import is_erased
+from store.cells import ERASED_COLUMN, NewCell, StoredCell
 from store.datastore import Datastore
 from store.engines.contract import Engine
 from store.engines.index_contract import Entry
@@ -29,14 +31,14 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine
 from store.errors import NotFound, StorageUnavailable
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.catalog import VersionRecord
 from store.indexes.definition import IndexDefinition, parse_definition
 from store.indexes.keeper import IndexKeeper
 from store.indexes.trimmed import IndexedTrim
 from store.indexes.values import decode
 from store.indexes.version import IndexVersion, RowView
-from tests.contract.test_index_model import CELLS, DEFINITION, SHARDS
+from tests.contract.test_index_model import CELLS, DEFINITION, ERASE_PLACES, SHARDS
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
@@ -101,6 +103,23 @@ class VersionsMachine(RuleBasedStateMachine):
         while start < below:
             start = trim.step(shard, start, below)
 
+    @rule(row=st.integers(0, 2), place=st.sampled_from(ERASE_PLACES), definition=st.sampled_from([None, *DEFINITIONS]))
+    def erase(self, row: int, place: str, definition: IndexDefinition | None) -> None:
+        """In the middle of it a version is made and built, or the program dies."""
+        place = f"{'sqlite' if self.server is None else 'mysql'}.{place}" if place.startswith("erase.") else place
+
+        def meanwhile() -> None:
+            unwatch_failpoint(place)
+            if definition is None:
+                raise FailpointReached(place)
+            self.create(definition)
+            self.bring_to_the_ends(max(self.kept))
+
+        watch_failpoint(place, meanwhile)
+        with suppress(FailpointReached):
+            self.datastore.erase_row(UUID(int=row))
+        clear_failpoints()
+
     # --- versions --------------------------------------------------------------------------------------------------------
 
     @rule(definition=st.sampled_from(DEFINITIONS))
@@ -117,7 +136,7 @@ class VersionsMachine(RuleBasedStateMachine):
     def keep_from_now_on(self, record: VersionRecord) -> None:
         version = self.datastore.indexes.version(record)
         self.engine.indexes.create(version.table)
-        self.kept[record.number] = _Kept(version, IndexKeeper(version, self.engine.indexes, self.engine.state))
+        self.kept[record.number] = _Kept(version, IndexKeeper(version, self.engine.indexes, self.engine.row_cells, new=True))
 
     @rule(data=st.data(), shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), save=st.booleans())
     @precondition(lambda self: self.kept)
@@ -140,7 +159,9 @@ class VersionsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.kept)
     def catch_up(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.kept)))
+        self.bring_to_the_ends(data.draw(st.sampled_from(sorted(self.kept))))
+
+    def bring_to_the_ends(self, number: int) -> None:
         for shard in range(SHARDS):
             while scanned := self.scan(number, shard, 100):
                 self.apply(number, shard, scanned)
@@ -181,6 +202,8 @@ class VersionsMachine(RuleBasedStateMachine):
         for number, kept in getattr(self, "kept", {}).items():
             if self.is_at_the_ends(number):
                 assert self.found(kept.version) == self.expected(kept.version)
+                for shard in range(SHARDS):
+                    assert [entry for entry in self.engine.indexes.walk(kept.version.table, shard, None, 1000) if self.is_erased(entry.row_key)] == []
 
     @invariant()
     def queries_are_answered_from_the_one_version_that_is_current(self) -> None:
@@ -220,7 +243,8 @@ class VersionsMachine(RuleBasedStateMachine):
 
     def apply(self, number: int, shard: int, scanned: list[StoredCell]) -> None:
         kept = self.kept[number]
-        if cells := [cell for cell in scanned if cell.column_name in kept.version.definition.columns]:
+        columns = kept.version.definition.columns
+        if cells := [cell for cell in scanned if cell.column_name == ERASED_COLUMN or (cell.column_name in columns and not is_erased(cell.body))]:
             kept.keeper.apply(shard, cells)
 
     def save(self, number: int, shard: int, location: int) -> None:
@@ -231,9 +255,15 @@ class VersionsMachine(RuleBasedStateMachine):
         assert len({entry.row_key for entry in live}) == len(live)
         return {entry.row_key: entry for entry in live}
 
+    def is_erased(self, row_key: bytes) -> bool:
+        """Whether the log tells so; it may have bodies still."""
+        return any(cell.column_name == ERASED_COLUMN for cell in self.engine.row_cells(row_key))
+
     def expected(self, version: IndexVersion) -> dict[bytes, Entry]:
         rows: dict[bytes, Entry] = {}
         for row in range(3):
+            if self.is_erased(UUID(int=row).bytes):
+                continue
             view = version.views(each.cell for each in self.engine.row([UUID(int=row).bytes])[0])
             if (entry := version.entry_of(view.get(UUID(int=row).bytes, RowView([], {})))) is not None:
                 rows[entry.row_key] = entry

@@ -106,7 +106,7 @@ def test_a_trim_that_is_killed_leaves_a_log_that_begins_where_it_says_and_goes_o
     definition = "{table: by_driver, datastore: trips, column_defs: [{column_key: BASE, fields: [{field: driver, type: string}]}]}"
     version = store.indexes.version(store.indexes.catalog.create(parse_definition(definition)))
     store.engine.indexes.create(version.table)
-    IndexKeeper(version, store.engine.indexes, store.state).apply(0, store.engine.scan(0, 0, CELLS))
+    IndexKeeper(version, store.engine.indexes, store.engine.row_cells).apply(0, store.engine.scan(0, 0, CELLS))
     with closing(StoreCoordinator(store.state)) as coordinator:
         coordinator.commit_offsets(version.group, {("trips", 0): CommittedOffset(CELLS)})
     assert len(entries(store, version)) == CELLS

@@ -69,7 +69,7 @@ def test_no_file_of_an_embedded_store_has_a_byte_of_what_was_erased(tmp_path: Pa
         datastore.when_erased(ParkedCells(datastore.state).forget_row)
         version = datastore.indexes.version(datastore.indexes.catalog.create(DEFINITION))
         datastore.engine.indexes.create(version.table)
-        keeper = IndexKeeper(version, datastore.engine.indexes, datastore.state)
+        keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells)
         for shard in range(SHARDS):
             keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
         for row in erased:

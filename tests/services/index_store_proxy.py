@@ -24,8 +24,8 @@ class IndexStoreProxy:
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self.store.fences(shards)
 
-    def raise_fence(self, shard: int) -> int:
-        return self.store.raise_fence(shard)
+    def raise_fences(self, shards: Sequence[int]) -> dict[int, int]:
+        return self.store.raise_fences(shards)
 
     def apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
         self.store.apply(table, entries, fences)

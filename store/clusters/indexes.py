@@ -21,6 +21,7 @@ from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
 from store.engines.index_fences import Fences
 from store.errors import StorageUnavailable
+from store.sharding import shards_of
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.01
@@ -131,13 +132,21 @@ class ClusteredIndexes:
                     return found
         raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        def read(cluster: Cluster, some: dict[int, Sequence[RowRefs]]) -> tuple[Outdated, bool]:
-            return cluster.read(lambda engine: engine.indexes.outdated(some, columns), read_from)
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        return self._placement.settled(lambda: self._outdated(rows, columns, read_from))
+
+    def _outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica) -> Outdated:
+        groups: dict[Cluster, list[tuple[RowRefs, int]]] = {}
+        for row, shard in zip(rows, shards_of([row_key for row_key, _ in rows], self._placement.map.shards), strict=True):
+            groups.setdefault(self._cluster_of(shard), []).append((row, shard))
+
+        def read(cluster: Cluster, members: list[tuple[RowRefs, int]]) -> tuple[Outdated, bool]:
+            some, shards = [row for row, _ in members], [shard for _, shard in members]
+            return cluster.read(lambda engine: engine.indexes.outdated(some, columns, shards=shards), read_from)
 
         found: set[bytes] = set()
         any_stale = False
-        for outdated, stale in self._fan_out.each(self._by_cluster(rows), read):
+        for outdated, stale in self._fan_out.each(groups, read):
             found |= outdated.row_keys
             any_stale |= stale
         return Outdated(found, any_stale)

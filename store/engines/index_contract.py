@@ -141,8 +141,8 @@ class IndexStore(Protocol):
         """The cells of these columns with an added_id from ``location`` on and below ``end`` that are still there, in the order of the log. X3."""
         ...
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        """Of rows (by shard) those whose cells with the highest ref keys in these columns are not the ones given. No body is read. X5."""
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+        """Of rows those whose cells with the highest ref keys in these columns are not the ones given. No body is read. X5."""
         ...
 
     def current(
@@ -189,7 +189,9 @@ class NodeIndexStore(Protocol):
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]: ...
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated: ...
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER, shards: Sequence[int] | None = None) -> Outdated:
+        """``shards``: of the rows, by a caller that knows them."""
+        ...
 
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER

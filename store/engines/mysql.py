@@ -68,7 +68,7 @@ class MySqlEngine:
             raise
         self._state = MySqlState(self._server, self._meta)
         self._buffer = MySqlBuffer(self._server, self._meta)
-        self._indexes = MySqlIndexes(self._server, self._meta, self._database)
+        self._indexes = MySqlIndexes(self._server, self._meta, self._database, self._shards)
         self._counters = MySqlCounters(self._server, self._meta, self._state)
         self._log = MySqlLog(self._server, self._database, self._counters.log_start)
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)

@@ -31,6 +31,7 @@ from store.engines.mysql_put import parts
 from store.engines.mysql_replication import wait_for_minions
 from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
+from store.sharding import shards_of
 
 declare("mysql.index.before_commit", "mysql.index.after_commit")
 
@@ -49,10 +50,11 @@ _CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(cre
 
 
 class MySqlIndexes:
-    """:class:`store.engines.index_contract.NodeIndexStore`. ``meta`` and ``database`` give checked names."""
+    """:class:`store.engines.index_contract.NodeIndexStore`. ``meta`` and ``database`` give checked names; ``shards``: of the datastore."""
 
-    def __init__(self, server: MySqlServer, meta: str, database: Callable[[int], str]) -> None:
+    def __init__(self, server: MySqlServer, meta: str, database: Callable[[int], str], shards: int) -> None:
         self._server = server
+        self._shards = shards
         self._meta = meta
         self._database = database
         self._fence_table = f"{meta}.index_fence"
@@ -265,8 +267,7 @@ class MySqlIndexes:
             raise StorageUnavailable(f"{self._server}: the log of shard {shard} does not come to {location} there")
         return cells
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        given = [(shard, row_key, refs) for shard, some in rows.items() for row_key, refs in some]
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER, shards: Sequence[int] | None = None) -> Outdated:
         names = [literal(column.encode()) for column in columns]
         # A digit for each row. MAX of one row and column is a look at the end of a range of the unique key, done before the statement runs.
         digits = [
@@ -274,12 +275,12 @@ class MySqlIndexes:
                 f"{literal(ref)} <=> (SELECT MAX(ref_key) FROM {self._database(shard)}.cell WHERE row_key = {literal(row_key)} AND column_name = {name})"
                 for name, ref in zip(names, refs, strict=True)
             )
-            for shard, row_key, refs in given
+            for (row_key, refs), shard in zip(rows, shards or shards_of([row_key for row_key, _ in rows], self._shards), strict=True)
         ]
         statements = [f"SELECT CONCAT({','.join(some)})" for some in _pieces(digits, _DIGITS_MAX)]
         with self._server.connection() as connection:
             told = "".join(row[0] for answer in query_all(connection, statements) for row in answer) if statements else ""
-        return Outdated({row_key for (_, row_key, _), same in zip(given, told, strict=True) if same == "0"})
+        return Outdated({row_key for (row_key, _), same in zip(rows, told, strict=True) if same == "0"})
 
     def current(
         self, row_keys: Mapping[int, Sequence[bytes]], columns: Sequence[str] | None, read_from: Replica = Replica.MASTER

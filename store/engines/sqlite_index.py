@@ -167,12 +167,11 @@ class SqliteIndexes:
     def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None:
         return self.cells_between(shard, columns, location, end, fence)
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
-        given = [row for some in rows.values() for row in some]
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER, shards: Sequence[int] | None = None) -> Outdated:
         found: set[bytes] = set()
         with self._cells.read() as connection:
-            for start in range(0, len(given), _ROWS_TOGETHER):
-                some = given[start : start + _ROWS_TOGETHER]
+            for start in range(0, len(rows), _ROWS_TOGETHER):
+                some = rows[start : start + _ROWS_TOGETHER]
                 values = [value for row_key, refs in some for value in (row_key, *refs)]
                 found.update(row_key for (row_key,) in connection.execute(_outdated_sql(len(some), len(columns)), (*values, *columns)))
         return Outdated(found)

@@ -20,7 +20,7 @@ from store.body_codec import is_erased
 from store.cells import Cell
 from store.datastore import Datastore, cell_from_stored, check_read_from
 from store.engines.contract import LocatedCell
-from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect, RowRefs
+from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
 from store.errors import InvalidRequest, StorageUnavailable
 from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
 from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
@@ -206,10 +206,7 @@ class _Query:
             return {entry.row_key: None for entry in entries}
         if not request.fresh:
             return ()
-        by_shard: dict[int, list[RowRefs]] = {}
-        for shard, entry in zip(shards_of([entry.row_key for entry in entries], self._datastore.shards), entries, strict=True):
-            by_shard.setdefault(shard, []).append((entry.row_key, entry.refs))
-        outdated = self._store.outdated(by_shard, self._version.definition.columns, request.read_from)
+        outdated = self._store.outdated([(entry.row_key, entry.refs) for entry in entries], self._version.definition.columns, request.read_from)
         self._stale |= outdated.stale
         return outdated.row_keys
 

@@ -48,7 +48,7 @@ class IndexStoreProxy:
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
         return self.store.cells_between(shard, columns, location, end, fence)
 
-    def outdated(self, rows: Mapping[int, Sequence[RowRefs]], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
+    def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
         return self.store.outdated(rows, columns, read_from)
 
     def current(

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+RETURN_S: Final = 3.0
+"""For how long a leader that has come, or come back, to the coordination leaves absent members what they have, besides the time between two renewals. When a
+coordinator was away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect (``zookeeper_connection.py``); then a member
+connects, notices at its next renewal that its session has ended, and joins again. Without that time the first one back would take everything, and give half of
+it back a moment later; whatever changes hands stands still meanwhile, twice."""
 
 
-def balance(partitions: int, members: Sequence[str], current: Mapping[int, str]) -> dict[int, str]:
+def balance(partitions: int, members: Sequence[str], current: Mapping[int, str], awaited: Collection[str] = ()) -> dict[int, str]:
     """Partition to member. Every member gets ``partitions // len(members)`` or one more; a partition stays where it is wherever that allows it.
 
-    Deterministic: the same arguments give the same answer on every machine. No members: an empty assignment.
+    ``awaited``: absent members who keep what they have; the rest is divided over the others.
+
+    Deterministic: the same arguments give the same answer on every machine. No members: only what is kept is assigned.
     """
-    if not members:
-        return {}
     names = sorted(set(members))
-    floor, larger = divmod(partitions, len(names))
+    kept = {partition: member for partition, member in current.items() if partition < partitions and member in awaited and member not in names}
+    if not names:
+        return kept
+    divided = [partition for partition in range(partitions) if partition not in kept]
+    floor, larger = divmod(len(divided), len(names))
     held: dict[str, list[int]] = {name: [] for name in names}
-    for partition in range(partitions):
+    for partition in divided:
         if current.get(partition) in held:
             held[current[partition]].append(partition)
     # The larger shares go to those that hold most: what they keep does not move.
     by_load = sorted(names, key=lambda name: (-len(held[name]), name))
     quota = {name: floor + (place < larger) for place, name in enumerate(by_load)}
-    result = {partition: name for name in names for partition in held[name][: quota[name]]}
-    free = [partition for partition in range(partitions) if partition not in result]
+    result = kept | {partition: name for name in names for partition in held[name][: quota[name]]}
+    free = [partition for partition in divided if partition not in result]
     for name in names:
         room = quota[name] - min(len(held[name]), quota[name])
         result.update(dict.fromkeys(free[:room], name))
         free = free[room:]
     return dict(sorted(result.items()))
+
+
+def is_awaited(absent_s: float, in_touch_s: float, renewed_every_s: float) -> bool:
+    """Whether a leader leaves a member what it has that it has seen absent for ``absent_s`` seconds. ``in_touch_s``: for how long the leader had been in touch
+    with the coordination when it saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions are renewed."""
+    return max(absent_s, in_touch_s) < RETURN_S + renewed_every_s

@@ -35,7 +35,10 @@ _quiet = logging.getLogger("cellfeed.zookeeper")
 _quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
 
 _RECONNECT_DELAY_MAX_S: Final = 1.0
-"""Longest pause between two tries to connect: how much later than ZooKeeper itself we are back."""
+_RECONNECTS_IN_A_SESSION: Final = 6
+"""The pauses between tries to connect: of a second, and of a sixth of the session at most (kazoo makes them up to 1.4 times as long). That is how much
+later than ZooKeeper itself we are back. When it was away, a session lasts for its time-out from the moment at which it is there again: whoever paused for most
+of that would find it expired."""
 
 _FAILURES_UNTIL_FORGOTTEN: Final = 5
 """Failed tries to connect, one after the other, after which any server is welcome, see ``_watch_connecting``: more than an ensemble usually has servers."""
@@ -73,7 +76,7 @@ class Connection(ZooKeeperClient):
             handler=_Handler(session_timeout_s / (address.hosts.count(",") + 1)),
             auth_data=[("digest", credentials)] if credentials else None,
             default_acl=[make_digest_acl(address.user, address.password, all=True)] if credentials else None,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_MAX_S),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=min(_RECONNECT_DELAY_MAX_S, session_timeout_s / _RECONNECTS_IN_A_SESSION)),
             command_retry=KazooRetry(max_tries=0),
             logger=_quiet,
             use_ssl=address.tls,

@@ -18,8 +18,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Claim, Coordinator
+from bridge.coordination.contract import Claim, Coordinator, Session
 from bridge.export.batches import Throttle
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import admin_of
@@ -32,6 +31,7 @@ from bridge.export.taking_over import ExportContext, look_again
 from bridge.export.topics import ensure_topic
 from bridge.export.unit_run import UnitRun
 from bridge.triggers.control import Control, Hold, poke_of, tell_workers
+from bridge.triggers.division import Division
 from bridge.triggers.place import Progress
 from bridge.triggers.progress_records import ProgressTeller
 from bridge.triggers.standing import Standing
@@ -55,6 +55,7 @@ class ExportGroup:
         self._datastore = datastore
         self._coordinator = coordinator
         self.standing = Standing(coordinator, export.group, name, export.lease_s)
+        self._division = Division(coordinator, self.standing, datastore.name)
         self._control = Control(datastore.state, export.group)
         self._hold: Hold | None = None
         self._control_at_s = 0.0
@@ -115,7 +116,7 @@ class ExportGroup:
         assigned = self._coordinator.assignment(session.group)
         mine = {unit for unit in range(units) if assigned.get(unit) == session.member}
         for unit, run in self._runs.items():
-            if unit not in mine or run.epoch != session.epoch:
+            if unit not in mine or (run.epoch != session.epoch and not self._goes_on(run, session)):
                 run.end()
         self._give_back()
         for unit in sorted(mine - set(self._runs)):
@@ -197,9 +198,9 @@ class ExportGroup:
         if isinstance(error, ProtectData):
             self.refused, self._waits, wait_s = error, f"stands still: {error}", REFUSED_LOOK_S
         elif isinstance(error, KafkaException):
-            self._waits, wait_s = f"waiting: the Kafka cluster: {words(error_of(error))}", BACKOFF_MAX_S / 5
+            self._waits, wait_s = f"waiting: the Kafka cluster: {words(error_of(error))}", BACKOFF_MAX_S / 2
         elif isinstance(error, CellfeedError):
-            self._waits, wait_s = f"waiting: {error}", BACKOFF_MAX_S / 5
+            self._waits, wait_s = f"waiting: {error}", BACKOFF_MAX_S / 2
         else:
             raise error
         self._prepare_at_s = now_s + wait_s
@@ -216,14 +217,16 @@ class ExportGroup:
             self._looking = self._threads.submit(partial(look_again, context))
 
     def _divide(self, context: ExportContext) -> None:
-        session = self.standing.session
-        present = self._coordinator.members(session.group)
-        self._teller.forget_the_long_dead(present)
-        current = self._coordinator.assignment(session.group)
-        if (wanted := balance(context.settled.units, present, current)) != current:
-            with suppress(StaleWriter):  # the lead was lost since: the new leader divides
-                self._coordinator.assign(session, wanted)
-                tell_workers(self._datastore.state, session.group)
+        members = self._coordinator.members(self.export.group)
+        self._teller.forget_the_long_dead(members)
+        with suppress(StaleWriter):  # the lead was lost since: the new leader divides
+            if self._division.divide(context.settled.units, members):
+                tell_workers(self._datastore.state, self.export.group)
+
+    def _goes_on(self, run: UnitRun, session: Session) -> bool:
+        """What was claimed in a session that has ended may be anybody's by now. While it is nobody's, the unit goes on under new claims: to take it over from
+        oneself would cost as much as from another one."""
+        return not run.stop.is_set() and run.claim_anew(partial(self._coordinator.claim, session, self._datastore.name), session.epoch)
 
     def _begin(self, context: ExportContext, unit: int, heads: Mapping[int, Head]) -> None:
         session, shards = self.standing.session, context.settled.shards_of(unit)

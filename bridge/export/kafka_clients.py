@@ -12,7 +12,8 @@ from bridge.export.declaration import Export
 from bridge.export.limits import CLIENT_QUEUE_KBYTES, KAFKA_CALL_S, TRANSACTION_CELLS_MAX, TRANSACTION_TIMEOUT_S
 
 _log: Final = logging.getLogger("cellfeed.export.client")
-_RECONNECT_MS_MAX: Final = 2_000
+_RECONNECT_MS_MAX: Final = 1_000
+"""The longest pause between two tries to connect (the client makes it up to half as long again): so much later an export notices that its cluster is back."""
 
 
 def transactional_id(export: Export, unit: int, number: int) -> str:

@@ -55,8 +55,9 @@ METADATA_S: Final = 15.0
 """How long a look at topics and their settings may take."""
 
 BACKOFF_FIRST_S: Final = 0.2
-BACKOFF_MAX_S: Final = 5.0
-"""Waits between attempts while the cluster is away; doubling from the first."""
+BACKOFF_MAX_S: Final = 2.0
+"""Waits between attempts to take a unit over while the cluster is away; doubling from the first. An attempt makes two producers, and a cluster that is back is
+noticed so much later at most."""
 
 TOPIC_LOOK_S: Final = 30.0
 """How often an exporter at work looks whether its topic is still what an export needs: two requests to the cluster."""

@@ -60,7 +60,9 @@ def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dic
     try:
         deadline_s = time.monotonic() + TAIL_READ_S
         while unread:
-            for message in consumer.consume(_MESSAGES_AT_A_TIME, timeout=_WAIT_S):
+            # To ask for many at once is to wait until there are so many, or for the whole time: one is waited for, and what is there with it taken along.
+            first = consumer.poll(_WAIT_S)
+            for message in () if first is None else (first, *consumer.consume(_MESSAGES_AT_A_TIME, timeout=0)):
                 deadline_s = time.monotonic() + TAIL_READ_S
                 error = message.error()
                 if error is None:

@@ -12,6 +12,8 @@ it (``resume.py``). So the partition equals the log whatever happened to whoever
     parked, before the commit       entries of parked cells are written before the transaction that passes them commits: nothing passes a cell unnoticed;
                                     a crash in between comes to the cell again and writes the same entry
     coordination away               the unit goes on: the fence is Kafka's, the offset is saved when coordination is back
+    a session ended, a new one begun        the shards are claimed anew and the unit goes on. Had somebody taken it over and given it back in between, the
+                                    broker refuses the next transaction, as above, and it is taken over once more, under claims that hold
 
 While the cluster is away nothing is read from the log but the batch under way, so memory stays bounded; the log is the store's and waits.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -54,6 +56,8 @@ class UnitRun:
         self.shards: Sequence[int] = sorted(claims)
         self.claims = dict(claims)
         self.epoch = epoch
+        self._claiming = threading.Lock()
+        """A claim is void from the moment at which it is made anew: whoever saved under it just then would take the unit for lost."""
         self.stop = threading.Event()
         self.lost = False
         """Whether it ended because another exporter has the unit."""
@@ -88,6 +92,16 @@ class UnitRun:
         self.stop.set()
         with self._news:
             self._news.notify()
+
+    def claim_anew(self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int) -> bool:
+        """Goes on in another session, whose ``epoch`` it is, if the claims of all shards can be had in it: whether they could. Raises Unavailable."""
+        with self._claiming:
+            claims = claim(self.shards)
+            self.claims.update(claims)
+            if len(claims) < len(self.shards):
+                return False
+            self.epoch = epoch
+            return True
 
     @property
     def has_ended(self) -> bool:
@@ -160,7 +174,8 @@ class UnitRun:
 
     def _take_over(self) -> None:
         context, begun_s = self._context, time.monotonic()
-        context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
+        with self._claiming:
+            context.coordinator.commit_offsets(context.export.group, {}, claims=list(self.claims.values()))  # whether the claims hold
         # Also after an error of one's own: the marks of the last commit may still be on their way, and a reader of commits would see the end before it.
         self._give_producer_up()
         self._note("waiting for the Kafka cluster to end what earlier exporters left open")
@@ -267,6 +282,7 @@ class UnitRun:
         context = self._context
         offsets = {(context.datastore.name, shard): CommittedOffset(location, -1, metadata_of(exported)) for shard, (location, exported) in moved.items()}
         failpoint("export.before_save")
-        context.coordinator.commit_offsets(context.export.group, offsets, claims=[self.claims[shard] for shard in moved])
+        with self._claiming:
+            context.coordinator.commit_offsets(context.export.group, offsets, claims=[self.claims[shard] for shard in moved])
         failpoint("export.after_save")
         self._saved |= moved

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bridge.coordination.contract import Coordinator, Session
@@ -18,40 +18,56 @@ from store.errors import CellfeedError, StaleWriter
 
 _log = logging.getLogger("cellfeed.triggers")
 
-_RENEWALS_IN_A_LEASE: Final = 4
+RENEWALS_IN_A_LEASE: Final = 4
 """Renewals are begun so often in the length of a lease: three may fail or be late before it runs out."""
+
+_LATE_S: Final = 1.0
+"""Of a renewal that took longer than that it may be that the coordination was away: a call waits for it a while."""
 
 
 class Standing:
     """One group's session. :meth:`renew` belongs to the keeper; the rest may be used by any thread."""
 
-    def __init__(self, coordinator: Coordinator, group: str, member: str, lease_s: float) -> None:
+    def __init__(self, coordinator: Coordinator, group: str, member: str, lease_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
+        self._clock = clock
         self._lock = threading.Lock()
         self._left = False
         self.superseded: StaleWriter | None = None
         """Set when another process has taken this worker's name: it cannot go on."""
-        begun_s = time.monotonic()
+        begun_s = clock()
         self.session: Session = coordinator.join(group, member, lease_s)
         self._sure_until_s = begun_s + self.session.ttl_s
+        self._in_touch_since_s: float | None = clock()
 
     def is_sure(self, epoch: int) -> bool:
         """Whether nobody can have taken over what was claimed in the session of that epoch."""
-        return epoch == self.session.epoch and time.monotonic() < self._sure_until_s
+        return epoch == self.session.epoch and self._clock() < self._sure_until_s
+
+    def in_touch_s(self) -> float:
+        """For how long the session has been renewed in time and without a failure; 0 while it cannot be."""
+        since_s = self._in_touch_since_s
+        return self._clock() - since_s if since_s is not None else 0.0
 
     def renew(self) -> None:
         """Extends the lease, or joins again when it had run out (the session has another epoch then). Raises CellfeedError."""
         with self._lock:
             if self._left or self.superseded:
                 return
-            begun_s = time.monotonic()
+            begun_s, before = self._clock(), self.session
             try:
-                self.session = self._coordinator.renew(self.session)
+                self.session = self._coordinator.renew(before)
             except StaleWriter as error:
                 self.superseded = error
                 return
+            except CellfeedError:
+                self._in_touch_since_s = None
+                raise
             # Counted from before the call: by the coordinator's clock the lease began later, never earlier.
             self._sure_until_s = begun_s + self.session.ttl_s
+            now_s = self._clock()
+            if self._in_touch_since_s is None or now_s - begun_s > _LATE_S or self.session.epoch != before.epoch:
+                self._in_touch_since_s = now_s
 
     def leave(self) -> None:
         """Ends the membership for good."""
@@ -65,7 +81,7 @@ class LeaseKeeper:
 
     def __init__(self, standings: Sequence[Standing], lease_s: float) -> None:
         self._standings = standings
-        self._every_s = lease_s / _RENEWALS_IN_A_LEASE
+        self._every_s = lease_s / RENEWALS_IN_A_LEASE
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="trigger-leases", daemon=True)
         self._thread.start()

@@ -21,10 +21,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold, poke_of, tell_workers
+from bridge.triggers.control import Control, Hold, poke_of, tell_workers
 from bridge.triggers.deadlines import Deadlines
+from bridge.triggers.division import Division
 from bridge.triggers.foothold import changed_lineage, choices, lost_offsets, uses_footholds
 from bridge.triggers.parked import ParkedCells, due
 from bridge.triggers.program import Trigger
@@ -64,6 +64,7 @@ class TriggerGroup:
         self._coordinator = coordinator
         self._parked = ParkedCells(datastore.state)
         self.standing = Standing(coordinator, trigger.group, name, lease_s)
+        self._division = Division(coordinator, self.standing, datastore.name)
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
         self._look_at_s = 0.0
@@ -230,17 +231,13 @@ class TriggerGroup:
         self._runs |= self._taking.take(session, shards)
 
     def _divide(self) -> None:
-        session = self.standing.session
-        group = session.group
-        current = self._coordinator.assignment(group)
+        group = self._trigger.group
         members = self._coordinator.members(group)
-        wanted = balance(self._datastore.shards, [member for member in members if not member.startswith(OPERATOR)], current)
-        if wanted != current:
-            try:
-                self._coordinator.assign(session, wanted)
-                tell_workers(self._datastore.state, self._trigger.group)
-            except StaleWriter as error:
-                _log.info("another worker leads %s now: %s", group, error)
+        try:
+            if self._division.divide(self._datastore.shards, members):
+                tell_workers(self._datastore.state, group)
+        except StaleWriter as error:
+            _log.info("another worker leads %s now: %s", group, error)
         self._teller.forget_the_long_dead(members)
 
     def _work(self, run: ShardRun, retry_all: bool | None) -> None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
@@ -31,7 +33,7 @@ from bridge.triggers.lag import LagReader
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.faults.invariants import Violations
-from tests.integration.export_steps import Exporter, ends, pause, put
+from tests.integration.export_steps import Exporter, ends, kafka_admin, pause, put
 from tests.services.local_kafka import Kafka
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.tcp_proxy import Direction, TcpProxy
@@ -135,7 +137,19 @@ def _broker(stage: Stage) -> list[str]:
     stage.kafka.kill()
     time.sleep(stage.chance.uniform(0.5, 1) * stage.scale.away_s)
     stage.kafka.start()
-    return [f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid})"]
+    answered_s, admin = time.monotonic(), kafka_admin(stage.kafka)
+    until(lambda: _leads_all(admin), "the broker leads its partitions again")  # Kafka's own time: what others need after it is theirs
+    led_s = time.monotonic() - answered_s
+    return [f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid}); it led its partitions {led_s:.1f} s after its first answer"]
+
+
+def _leads_all(admin: AdminClient) -> bool:
+    """Whether each partition has a leader. A broker that comes back answers before that: while its old session lasts it is not let in."""
+    try:
+        topics = admin.list_topics(timeout=2.0).topics.values()
+    except KafkaException:
+        return False
+    return bool(topics) and all(topic.error is None and partition.leader >= 0 for topic in topics for partition in topic.partitions.values())
 
 
 def _zookeeper(stage: Stage) -> list[str]:

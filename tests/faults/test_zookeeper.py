@@ -12,9 +12,12 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.open import open_coordinator
+from bridge.triggers.division import Division
 from bridge.triggers.foothold import accept, last_known, lost_offsets
 from bridge.triggers.parked import ParkedCells
+from bridge.triggers.standing import Standing
 from store.datastore import Datastore
+from store.errors import Unavailable
 from tests.faults.zookeeper_workers import GROUP, LEASE_S, SHARDS, Workers, all_begun, all_owned, caught_up, is_back, put, saved
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
@@ -83,6 +86,42 @@ def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
     workers.assert_in_order()
+
+
+def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there_before_the_others(zookeeper: ZooKeeper, store: Datastore) -> None:
+    url = f"{zookeeper.url}/here?timeout_s=2"
+    with closing(open_coordinator(url, store.state)) as first, closing(open_coordinator(url, store.state)) as second:
+        standings = [Standing(first, GROUP, "a", LEASE_S), Standing(second, GROUP, "b", LEASE_S)]
+        old = [standing.session for standing in standings]
+        stopped = time.monotonic()  # the moment in which others are waited for is not over, however slow the machine is
+        division = Division(first, standings[0], store.name, clock=lambda: stopped)
+        assert first.lead(old[0])
+        assert division.divide(SHARDS, first.members(GROUP))
+        before = first.assignment(GROUP)
+        for coordinator, session in zip((first, second), old, strict=True):
+            shares = [shard for shard, member in before.items() if member == session.member]
+            assert len(coordinator.claim(session, store.name, shares)) == len(shares) == SHARDS / 2
+        zookeeper.kill()
+        time.sleep(1.5 * LEASE_S)  # nobody renews: every lease has run out
+        zookeeper.start()
+        wait_until(lambda: renewed(standings[0]), "a is back")
+        assert standings[0].session.epoch > old[0].epoch
+        wait_until(lambda: first.members(GROUP) == ["a"], "b is not there yet")
+        assert first.lead(standings[0].session)
+        assert not division.divide(SHARDS, first.members(GROUP))
+        wait_until(lambda: renewed(standings[1]), "b is back")
+        assert standings[1].session.epoch > old[1].epoch
+        assert first.members(GROUP) == ["a", "b"]
+        assert not division.divide(SHARDS, first.members(GROUP))
+        assert first.assignment(GROUP) == before
+
+
+def renewed(standing: Standing) -> bool:
+    try:
+        standing.renew()
+    except Unavailable:
+        return False
+    return True
 
 
 def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_kept(

@@ -164,6 +164,42 @@ def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka
     assert check_equal(store, export) == 600
 
 
+@pytest.mark.parametrize("overtaken", [False, True], ids=["nobody took its units", "its units were taken over meanwhile"])
+def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has_fenced_it(kafka: Kafka, store: Datastore, overtaken: bool) -> None:
+    export = export_to(kafka, units=1)
+    coordinator = StoreCoordinator(store.state)
+    put(store, 500)
+    fenced: list[str] = []
+    groups: list[export_group.ExportGroup] = []
+    watch_failpoint("export.after_fencing", lambda: fenced.append(threading.current_thread().name))
+    stop = threading.Event()
+    looked = {"on_look": lambda looking: groups.__setitem__(slice(None), looking)}
+    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop), kwargs=looked)
+    exporter.start()
+    try:
+        wait_caught_up(store, coordinator, export)
+        before = claims(store)
+        coordinator.leave(groups[0].standing.session)  # as when a lease has run out
+        wait_until(lambda: not before.items() & claims(store).items() and len(claims(store)) == SHARDS, "it has claimed all in a new session", WAIT_S)
+        if overtaken:
+            other = UnitProducer(export, 0, str(export.topic), threading.Event())
+            other.fence()
+            other.give_up()
+        put(store, 100, first=1_000)
+        wait_caught_up(store, coordinator, export)
+    finally:
+        stop.set()
+        exporter.join(WAIT_S)
+        unwatch_failpoint("export.after_fencing")
+    assert len(fenced) == (3 if overtaken else 1), fenced
+    assert check_equal(store, export) == 600
+
+
+def claims(store: Datastore) -> dict[str, int]:
+    """Versions of the claims of the one group that there is, by key."""
+    return {entry.key: entry.version for entry in store.state.list("groups/") if "/claims/" in entry.key}
+
+
 def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(kafka: Kafka, place: Path, store: Datastore) -> None:
     export = export_to(kafka)
     put(store, 500)

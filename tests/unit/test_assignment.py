@@ -31,6 +31,20 @@ def test_no_division_that_is_even_moves_fewer_partitions(partitions: int, member
     assert sum(current.get(partition) != member for partition, member in divided.items()) == fewest_moves(partitions, members, current)
 
 
+@given(st.integers(0, 200), MEMBERS, st.sets(st.sampled_from("abcdxyz")), st.data())
+def test_who_is_waited_for_keeps_what_it_has_and_the_others_divide_the_rest_evenly(
+    partitions: int, members: set[str], awaited: set[str], data: st.DataObject
+) -> None:
+    current = data.draw(st.dictionaries(st.integers(0, partitions), st.sampled_from("abcdefghxyz"), max_size=partitions))
+    kept = {partition: member for partition, member in current.items() if partition < partitions and member in awaited - members}
+    divided = balance(partitions, sorted(members), current, awaited)
+    assert {partition: member for partition, member in divided.items() if member not in members} == kept
+    shares, rest = Counter(member for member in divided.values() if member in members), partitions - len(kept)
+    assert sorted(divided) == list(range(partitions))
+    assert all(rest // len(members) <= shares[member] <= -(-rest // len(members)) for member in members)
+    assert balance(partitions, sorted(members), divided, awaited) == divided
+
+
 @given(st.integers(1, 200), MEMBERS, st.permutations("abcdefgh"))
 def test_the_order_in_which_members_are_named_is_no_matter(partitions: int, members: set[str], order: list[str]) -> None:
     assert balance(partitions, [name for name in order if name in members], {}) == balance(partitions, sorted(members), {})

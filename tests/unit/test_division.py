@@ -1,0 +1,189 @@
+"""What a leader divides: at once what nobody has claimed, and what absent members have once it is clear that they do not come back with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from bridge.coordination.assignment import RETURN_S
+from bridge.coordination.contract import Claim, Session
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.triggers.control import OPERATOR
+from bridge.triggers.division import Division
+from bridge.triggers.standing import RENEWALS_IN_A_LEASE, Standing
+from store.datastore import Datastore
+from store.errors import StorageUnavailable, Unavailable
+
+GROUP, TOPIC = "g", "trips"
+PARTITIONS = 6
+LEASE_S = 600.0
+"""Of the store's clock, which goes on by itself: nothing here runs out."""
+
+MOMENT_S = RETURN_S + LEASE_S / RENEWALS_IN_A_LEASE
+LONG_S = 10 * MOMENT_S
+
+
+@dataclass
+class Clock:
+    now_s: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Coordination(StoreCoordinator):
+    """Is away when told so; an answer takes ``takes_s`` of the clock."""
+
+    def __init__(self, datastore: Datastore, clock: Clock) -> None:
+        super().__init__(datastore.state)
+        self._clock = clock
+        self.away = False
+        self.takes_s = 0.0
+
+    def renew(self, session: Session) -> Session:
+        self._clock.now_s += self.takes_s
+        if self.away:
+            raise StorageUnavailable("planted")
+        return super().renew(session)
+
+
+class Fleet:
+    """Members of one group, each with all that it was given claimed. The first one leads."""
+
+    def __init__(self, datastore: Datastore, names: str) -> None:
+        self.clock = Clock()
+        self.coordination = Coordination(datastore, self.clock)
+        self.standings = {name: self.joined(name) for name in names}
+        self.leader = self.standings[names[0]]
+        self.division = Division(self.coordination, self.leader, TOPIC, clock=self.clock)
+        self.claims: dict[str, list[Claim]] = {}
+        self.divide()
+        for name in names:
+            shares = [partition for partition, member in self.assignment().items() if member == name]
+            self.claims[name] = list(self.coordination.claim(self.standings[name].session, TOPIC, shares).values())
+
+    def joined(self, name: str) -> Standing:
+        return Standing(self.coordination, GROUP, name, LEASE_S, clock=self.clock)
+
+    def ends(self, *names: str) -> None:
+        """The sessions of these do, as if their leases had run out: their claims stay."""
+        for name in names:
+            self.coordination.leave(self.standings[name].session)
+
+    def divide(self) -> bool:
+        assert self.coordination.lead(self.leader.session)
+        return self.division.divide(PARTITIONS, self.coordination.members(GROUP))
+
+    def assignment(self) -> dict[int, str]:
+        return self.coordination.assignment(GROUP)
+
+    def shares(self, names: Sequence[str]) -> list[int]:
+        members = list(self.assignment().values())
+        return [members.count(name) for name in names]
+
+
+def test_who_dies_while_the_leader_is_in_touch_is_replaced_at_once(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "abc")
+    fleet.clock.now_s += LONG_S
+    fleet.leader.renew()
+    fleet.ends("b")
+    assert fleet.divide()
+    assert fleet.shares("abc") == [3, 0, 3]
+
+
+def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_they_are_back(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "abc")
+    fleet.clock.now_s += LONG_S
+    fleet.ends("a", "b", "c")
+    before = fleet.assignment()
+    fleet.leader.renew()
+    assert not fleet.divide()
+    fleet.standings["b"].renew()
+    fleet.clock.now_s += MOMENT_S / 2
+    assert not fleet.divide()
+    fleet.standings["c"].renew()
+    fleet.clock.now_s += LONG_S
+    assert not fleet.divide()
+    assert fleet.assignment() == before
+
+
+def test_who_does_not_come_back_is_replaced_when_the_moment_is_over(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "abc")
+    fleet.ends("a", "b")
+    fleet.leader.renew()
+    assert not fleet.divide()
+    fleet.clock.now_s += 0.9 * MOMENT_S
+    assert not fleet.divide()
+    fleet.clock.now_s += 0.2 * MOMENT_S
+    assert fleet.divide()
+    assert fleet.shares("abc") == [3, 0, 3]
+
+
+@pytest.mark.parametrize("how", ["cut off", "slow"])
+def test_a_leader_that_kept_its_session_through_an_outage_waits_for_the_others_too(datastore: Datastore, how: str) -> None:
+    fleet = Fleet(datastore, "ab")
+    fleet.clock.now_s += LONG_S
+    if how == "cut off":
+        fleet.coordination.away = True
+        with pytest.raises(Unavailable):
+            fleet.leader.renew()
+        fleet.coordination.away = False
+    else:  # it was back before the call was over
+        fleet.coordination.takes_s = 1.5
+    fleet.leader.renew()
+    fleet.ends("b")
+    assert not fleet.divide()
+    fleet.clock.now_s += MOMENT_S
+    assert fleet.divide()
+
+
+def test_while_failures_go_on_and_on_nobody_is_waited_for_longer_than_the_moment(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "ab")
+    fleet.ends("b")
+    for _ in range(4):
+        fleet.coordination.away = True
+        with pytest.raises(Unavailable):
+            fleet.leader.renew()
+        fleet.coordination.away = False
+        fleet.leader.renew()
+        assert not fleet.divide()
+        fleet.clock.now_s += 0.3 * MOMENT_S
+    assert fleet.divide()
+    assert fleet.shares("ab") == [PARTITIONS, 0]
+
+
+def test_each_new_session_of_the_leader_has_a_moment_of_its_own(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "ab")
+    for _ in range(3):
+        fleet.ends("a", *(["b"] if "b" in fleet.coordination.members(GROUP) else []))
+        fleet.leader.renew()
+        assert not fleet.divide()
+        fleet.clock.now_s += 0.6 * MOMENT_S
+    assert not fleet.divide()
+    fleet.clock.now_s += 0.6 * MOMENT_S
+    assert fleet.divide()
+
+
+def test_what_was_given_back_in_good_order_is_given_to_others_at_once(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "abc")
+    fleet.coordination.release(fleet.claims["b"])
+    fleet.ends("b", "c")
+    assert fleet.divide()
+    assert fleet.shares("abc") == [4, 0, 2], "c has left nothing, it may come back"
+
+
+def test_a_newcomer_shares_with_those_who_are_there_while_others_are_waited_for(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "ab")
+    fleet.ends("a", "b")
+    fleet.leader.renew()
+    fleet.joined("c")
+    assert fleet.divide()
+    assert fleet.shares("abc") == [2, 3, 1]
+
+
+def test_operators_are_given_nothing(datastore: Datastore) -> None:
+    fleet = Fleet(datastore, "ab")
+    fleet.joined(f"{OPERATOR}somebody")
+    assert not fleet.divide()

@@ -12,6 +12,8 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.open import open_coordinator
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_url import parse_zookeeper_url
 from bridge.triggers.division import Division
 from bridge.triggers.foothold import accept, last_known, lost_offsets
 from bridge.triggers.parked import ParkedCells
@@ -24,6 +26,8 @@ from tests.services.local_zookeeper import ZooKeeper
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+LONG_LEASE_S = 30.0
 
 
 @pytest.fixture
@@ -89,12 +93,19 @@ def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
 
 
 def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there_before_the_others(zookeeper: ZooKeeper, store: Datastore) -> None:
-    url = f"{zookeeper.url}/here?timeout_s=2"
-    with closing(open_coordinator(url, store.state)) as first, closing(open_coordinator(url, store.state)) as second:
-        standings = [Standing(first, GROUP, "a", LEASE_S), Standing(second, GROUP, "b", LEASE_S)]
+    now_s = [0.0]  # leases run out, and moments pass, only when the test says so, however slow the machine is
+
+    def clock() -> float:
+        return now_s[0]
+
+    address = parse_zookeeper_url(f"{zookeeper.url}/here?timeout_s=2")
+    with (
+        closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as first,
+        closing(ZooKeeperCoordinator(address, store.state, clock=clock)) as second,
+    ):
+        standings = [Standing(first, GROUP, "a", LONG_LEASE_S, clock=clock), Standing(second, GROUP, "b", LONG_LEASE_S, clock=clock)]
         old = [standing.session for standing in standings]
-        stopped = time.monotonic()  # the moment in which others are waited for is not over, however slow the machine is
-        division = Division(first, standings[0], store.name, clock=lambda: stopped)
+        division = Division(first, standings[0], store.name, clock=clock)
         assert first.lead(old[0])
         assert division.divide(SHARDS, first.members(GROUP))
         before = first.assignment(GROUP)
@@ -102,7 +113,7 @@ def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there
             shares = [shard for shard, member in before.items() if member == session.member]
             assert len(coordinator.claim(session, store.name, shares)) == len(shares) == SHARDS / 2
         zookeeper.kill()
-        time.sleep(1.5 * LEASE_S)  # nobody renews: every lease has run out
+        now_s[0] += 10 * LONG_LEASE_S
         zookeeper.start()
         wait_until(lambda: renewed(standings[0]), "a is back")
         assert standings[0].session.epoch > old[0].epoch

@@ -76,7 +76,7 @@ class UnitProducer:
     def _is_fenced(self, producer: Producer, wait_s: float) -> bool:
         """Begins, or goes on with, barring those before: whether it is done within ``wait_s`` seconds."""
         try:
-            producer.init_transactions(wait_s)
+            _served(producer, producer.init_transactions, wait_s)
         except KafkaException as error:
             if verdict(found := error_of(error)) is not Verdict.RETRY or found.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
                 raise

@@ -20,6 +20,7 @@ import psutil
 
 from cellfeed import storage
 from cellfeed.config import Config, load_config, process_names, write_config
+from cellfeed.ending import raise_if_asked, uninterrupted
 from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
@@ -101,23 +102,25 @@ def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bo
     if kind in SERVER_KINDS:
         return start_server(configured_server(directory, load_config(directory.config), name), directory, given_up)
     log_path = directory.log(name)
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path), name],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+    process = None
     try:
+        with uninterrupted(), log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path), name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
         ready = _wait_until_ready(directory, name, process, given_up)
         entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
         directory.record(entry)
     except BaseException:
         # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
         raise
     return entry
 
@@ -129,6 +132,7 @@ def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[by
         ready = directory.ready(name)
         if ready is not None and ready.pid == process.pid:
             return ready
+        raise_if_asked()
         if given_up():
             raise Unavailable(f"{name} was told to end before it served")
         if process.poll() is not None or time.monotonic() > deadline_s:

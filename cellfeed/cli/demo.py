@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.instance import gateway_address, worker_urls
-from cellfeed.cli.lifecycle import end_at_signals
 from cellfeed.cli.output import console
 from cellfeed.config import check_config
+from cellfeed.ending import end_at_signals
 from cellfeed.run_dir import RunDir
 from cellfeed.supervisor import start_all, stop_all
 from store.errors import InvalidRequest

@@ -16,6 +16,7 @@ import typer
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config import load_config
+from cellfeed.ending import end_at_signals, raise_if_asked
 from cellfeed.processes import run_process
 from cellfeed.run_dir import RunDir
 from cellfeed.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
@@ -44,25 +45,10 @@ def up(
             signal.signal(number, lambda *_: stopping.set())
         console.print(f"up: run directory {directory.path}; Ctrl-C or `cellfeed down` ends it", highlight=False)
         try:
+            raise_if_asked()
             supervise(directory, checked, lambda line: console.print(line, highlight=False), stopping.is_set)
         finally:
             stop_all(directory, lambda line: console.print(line, highlight=False))
-
-
-def end_at_signals() -> list[signal.Signals]:
-    """From now on SIGTERM, Ctrl-C and a closed terminal end this command as SystemExit, so that it ends what it has started. Returns the signals;
-    one that is ignored stays so (``nohup``)."""
-    signals = [number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-
-    def end(number: int, _frame: object) -> None:
-        # Once: a second signal must not cut off the ending of what was started.
-        for each in signals:
-            signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    for number in signals:
-        signal.signal(number, end)
-    return signals
 
 
 def down(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:

@@ -16,6 +16,7 @@ from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import progress_bar
 from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
 from cellfeed.demo.proof import Line, Seen, dollars, proof
+from cellfeed.ending import raise_if_asked
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
 from cellfeed.run_dir import RunDir
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
@@ -134,6 +135,7 @@ def _look(client: Client, run_dir: RunDir, table: WarehouseTable, provider: Sand
 def _wait(step: Callable[[], bool], otherwise: str) -> None:
     deadline_s = time.monotonic() + STEP_TIMEOUT_S
     while not step():
+        raise_if_asked()
         if time.monotonic() > deadline_s:
             raise Unavailable(f"{otherwise} within {STEP_TIMEOUT_S:.0f} s")
         time.sleep(0.1)

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 import psutil
 
+from cellfeed.ending import raise_if_asked, uninterrupted
 from cellfeed.run_dir import ProcessEntry, RunDir
 from store.errors import Unavailable
 
@@ -74,16 +75,19 @@ def start_server(server: LocalServer, directory: RunDir, given_up: Callable[[], 
     """Starts a server and records it once it answers. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
     check_ports_free(server)
     server.prepare()
-    process = launch(server, directory.log(server.name))
+    process = None
     try:
+        with uninterrupted():
+            process = launch(server, directory.log(server.name))
         await_answer(server, process, directory.log(server.name), given_up)
         entry = ProcessEntry(server.name, server.kind, process.pid, dict(server.ports), str(directory.log(server.name)))
         directory.say_ready(server.name, entry.ports, process.pid)
         directory.record(entry)
     except BaseException:
         # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
         raise
     # The handle is let go: from here on the system is asked who is alive, and a handle that is dropped while its process runs would complain.
     process.returncode = 0
@@ -101,6 +105,7 @@ def await_answer(server: LocalServer, process: subprocess.Popen[bytes], log_path
     """Returns once a launched server answers. Raises Unavailable with the end of its log when it ends before, or takes too long."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not server.answers() or process.poll() is not None:
+        raise_if_asked()
         if given_up():
             raise Unavailable(f"{server.name} was told to end before it served")
         if process.poll() is not None or time.monotonic() > deadline_s:

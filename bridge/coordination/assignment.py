@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 RETURN_S: Final = 3.0
-"""For how long a leader that has come, or come back, to the coordination leaves absent members what they have, besides the time between two renewals. When a
-coordinator was away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect (``zookeeper_connection.py``); then a member
-connects, notices at its next renewal that its session has ended, and joins again. Without that time the first one back would take everything, and give half of
-it back a moment later; whatever changes hands stands still meanwhile, twice."""
+"""For how long, and no longer than a lease, a leader that has come (back) to the coordination leaves absent members what they have, besides the time between
+two renewals. When a coordinator was away everybody comes back, one after the other: up to 1.4 s pass between two tries to connect
+(``zookeeper_connection.py``); then a member connects, notices at its next renewal that its session has ended, and joins again. Without that time the first one
+back would take everything, and give half of it back a moment later; whatever changes hands stands still meanwhile, twice."""
 
 
 def balance(partitions: int, members: Sequence[str], current: Mapping[int, str], awaited: Collection[str] = ()) -> dict[int, str]:
@@ -41,7 +41,8 @@ def balance(partitions: int, members: Sequence[str], current: Mapping[int, str],
     return dict(sorted(result.items()))
 
 
-def is_awaited(absent_s: float, in_touch_s: float, renewed_every_s: float) -> bool:
+def is_awaited(absent_s: float, in_touch_s: float, lease_s: float, renewed_every_s: float) -> bool:
     """Whether a leader leaves a member what it has that it has seen absent for ``absent_s`` seconds. ``in_touch_s``: for how long the leader had been in touch
-    with the coordination when it saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions are renewed."""
-    return max(absent_s, in_touch_s) < RETURN_S + renewed_every_s
+    with the coordination when it saw that first, in one session and without a failure; ``renewed_every_s``: how often sessions of ``lease_s`` are renewed. A
+    leader that was in touch for longer than a lease has seen that the member was not."""
+    return max(absent_s, in_touch_s) < min(RETURN_S, lease_s) + renewed_every_s

@@ -48,7 +48,7 @@ class Division:
         known = self._seen_absent if session.epoch == self._epoch else {}
         in_touch_s = self._standing.in_touch_s()
         self._epoch, self._seen_absent = session.epoch, {member: known.get(member, (now_s, in_touch_s)) for member in absent}
-        every_s = session.ttl_s / RENEWALS_IN_A_LEASE
-        awaited = {member for member, (since_s, touch_s) in self._seen_absent.items() if is_awaited(now_s - since_s, touch_s, every_s)}
+        lease_s, every_s = session.ttl_s, session.ttl_s / RENEWALS_IN_A_LEASE
+        awaited = {member for member, (since_s, touch_s) in self._seen_absent.items() if is_awaited(now_s - since_s, touch_s, lease_s, every_s)}
         # Who holds claims is asked last: of thousands of shards it is a look at each.
         return awaited & set(self._coordinator.owners(session.group, self._topic).values()) if awaited else set()

@@ -1,9 +1,9 @@
 """DescribeLogDirs (key 35), versions 1–4: how many bytes of each partition this gateway keeps encoded, in memory and in files. Clients ask each broker.
 
 A broker tells the size of its copy of the log. A gateway has no copy: the log is the store's, and what it costs there is the store's to say. So the two
-"directories" are ``memory`` and the folder of kept blocks, where there is one; their totals are the budgets, and what is usable of them is what they have left
-(what is there beyond it goes when it is needed). Topics with the same records share their blocks, and each of them is told with all of it. A partition that
-this gateway leads is told even when nothing of it is kept; one that another leads is told when something of it is.
+"directories" are ``memory`` and, where blocks are kept there too, ``files``: no path of the host, which no peer need know. Their totals are the budgets, and
+what is usable of them is what they have left (what is there beyond it goes when it is needed). Topics with the same records share their blocks, and each of
+them is told with all of it. A partition that this gateway leads is told even when nothing of it is kept; one that another leads, when something of it is.
 
 Tools that only list (kafka-ui among them) take a cluster that does not know this request for one that is down, or show none of its topics' sizes.
 """
@@ -22,8 +22,7 @@ from bridge.gateway.topics import Topic
 
 KEY: Final = 35
 VERSIONS: Final = (1, 4)
-MEMORY: Final = "memory"
-"""The name of the directory that is none."""
+MEMORY, FILES = "memory", "files"
 
 
 class _Wanted(NamedTuple):
@@ -46,7 +45,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
         # Beside the event loop: a datastore has thousands of partitions, and each of its topics has all of them.
         results = [_directory(MEMORY, visible, {topic.content: in_memory.get(topic.content, {}) for topic, _ in visible}, led, memory_total, memory_kept)]
         if (files := context.blocks.files) is not None:
-            results.append(_directory(str(files.folder), visible, _in_files(files, visible), frozenset(), files.bytes_max, files.kept_bytes))
+            results.append(_directory(FILES, visible, _in_files(files, visible), frozenset(), files.bytes_max, files.kept_bytes))
         return [write_response(head, {"throttle_time": 0, "error_code": ErrorCode.none, "results": results})]
 
     return await context.in_thread(answer)

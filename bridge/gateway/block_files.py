@@ -82,7 +82,7 @@ class BlockFiles:
 
     def __init__(self, directory: Path, gateway: str, engine: Engine, bytes_max: int) -> None:
         """Raises InvalidRequest when the directory cannot be used."""
-        self.folder = directory / f"{engine.datastore}-{gateway}"
+        self._folder = directory / f"{engine.datastore}-{gateway}"
         self._engine = engine
         self.bytes_max = bytes_max
         self._lock = threading.Condition()
@@ -103,10 +103,10 @@ class BlockFiles:
         self.kept_bytes = 0
         self.counts = BlockFileCounts()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise InvalidRequest(f"kept blocks: {self.folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
+            raise InvalidRequest(f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
         self._thread = threading.Thread(target=self._run, name="block-files", daemon=True)
         self._thread.start()
 
@@ -243,7 +243,7 @@ class BlockFiles:
         return self._path(key, entry.known)
 
     def _path(self, key: BlockKey, known: int) -> Path:
-        return self.folder / key.contents / str(key.shard) / file_name(key, known)
+        return self._folder / key.contents / str(key.shard) / file_name(key, known)
 
     # --- the thread --------------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class BlockFiles:
             except BlockingIOError:
                 if not is_told:
                     is_told = True
-                    _log.warning("%s is held by another process: this gateway keeps blocks in memory alone until that one has ended", self.folder)
+                    _log.warning("%s is held by another process: this gateway keeps blocks in memory alone until that one has ended", self._folder)
                 with self._lock:
                     if self._lock.wait_for(lambda: self._closing, _LOCK_LOOK_S):
                         return False
@@ -319,7 +319,7 @@ class BlockFiles:
 
     def _files(self) -> Iterator[Path]:
         with suppress(OSError):
-            for contents in self.folder.iterdir():
+            for contents in self._folder.iterdir():
                 if len(contents.name) == 32 and contents.is_dir():
                     for shard in contents.iterdir():
                         if shard.name.isdecimal() and shard.is_dir():

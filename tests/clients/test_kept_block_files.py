@@ -14,10 +14,12 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bridge.gateway.api_35_describe_log_dirs import KEY as LOG_DIRS
 from bridge.gateway.limits import BLOCK_CELLS
 from store.datastore import Datastore
 from store.sharding import shard_of
 from tests.clients.drivers import ConfluentDriver
+from tests.clients.raw_requests import ask, encoded
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import Received
 from tests.services.waiting import wait_until
@@ -83,6 +85,10 @@ def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_gui
     assert found["cellfeed_gateway_kept_block_bytes files"] == sum(each.stat().st_size for each in kept(tmp_path))
     assert found["cellfeed_gateway_kept_block_bytes memory"] > 0
     assert found["cellfeed_gateway_blocks_encoded_total"] >= blocks
+    in_memory, in_files = ask(gateway.port, LOG_DIRS, 4, encoded(LOG_DIRS, 4, {"topics": [{"topic": "trips", "partitions": [SHARD]}]})).results
+    assert (in_memory.log_dir, in_files.log_dir) == ("memory", "files"), "no peer need know the host's paths"
+    assert [each.partition_size for topic in in_files.topics for each in topic.partitions] == [found["cellfeed_gateway_kept_block_bytes files"]]
+    assert in_files.total_bytes - in_files.usable_bytes == found["cellfeed_gateway_kept_block_bytes files"]
     gateway.kill()
     kept(tmp_path)[0].write_bytes(b"not a block")
     gateway.start()

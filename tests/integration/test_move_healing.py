@@ -177,6 +177,15 @@ def test_a_healer_process_that_is_killed_leaves_what_the_next_one_heals_while_th
     assert [each[0] for each in log(engine)] == list(range(21))
 
 
+def leave_fenced(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
+    """Some cells in the shard, and a move to c2 that ends behind its fence."""
+    engine.put(cells(1, 10))
+    set_failpoint("move.after_fence", "raise")
+    with pytest.raises(FailpointReached):
+        move(clusters, engine, "c2")
+    clear_failpoints()
+
+
 def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,11 +205,7 @@ def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
 def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.put(cells(1, 10))
-    set_failpoint("move.after_fence", "raise")
-    with pytest.raises(FailpointReached):
-        move(clusters, engine, "c2")
-    clear_failpoints()
+    leave_fenced(clusters, engine)
     looked = list[str]()
 
     def query_and_heal(connection: Connection[Any], sql: str) -> Any:
@@ -219,11 +224,7 @@ def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
 def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_operator(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, healer: Healer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine.put(cells(1, 10))
-    set_failpoint("move.after_fence", "raise")
-    with pytest.raises(FailpointReached):
-        move(clusters, engine, "c2")
-    clear_failpoints()
+    leave_fenced(clusters, engine)
     clusters["c2"].servers["a"].sql("DELETE FROM trips_meta.shard_arriving")
     healer.later()
     assert "has no note of a copy of shard 1" in caplog.text

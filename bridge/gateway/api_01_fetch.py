@@ -80,7 +80,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     lives = await _live_from(context, all_wanted, peer)
     while True:
         seen = {shard: context.heads[shard] for shard in shards}
-        answers, found_bytes, failed = await _read(context, all_wanted, request.max_bytes, lives)
+        answers, found_bytes, failed = await _read(context, all_wanted, seen, request.max_bytes, lives)
         remaining_s = deadline_s - monotonic()
         if not (found_bytes >= max(request.min_bytes, 1) or failed or remaining_s <= 0 or not shards):
             await context.heads.wait_for_more({shard: known.watermark for shard, known in seen.items()}, remaining_s)
@@ -131,8 +131,10 @@ def _note_answered(context: GatewayContext, all_wanted: Sequence[_Wanted], answe
 
 
 async def _read(
-    context: GatewayContext, all_wanted: Sequence[_Wanted], request_bytes_max: int, lives: Mapping[tuple[str, int], int]
+    context: GatewayContext, all_wanted: Sequence[_Wanted], seen: Mapping[int, Head], request_bytes_max: int, lives: Mapping[tuple[str, int], int]
 ) -> tuple[list[_Answer], int, bool]:
+    """Reads up to the watermarks that were ``seen``, so that all partitions with new cells are read together. What comes meanwhile is the next fetch's: whoever
+    went on to newer and newer ends would read those again, partition by partition, while more comes."""
     until_s = monotonic() + FETCH_WORK_S
     errors = [_error(context, each) for each in all_wanted]
     readable = [
@@ -140,7 +142,7 @@ async def _read(
         for each, error in zip(all_wanted, errors, strict=True)
         if each.topic is not None
         and error is ErrorCode.none
-        and lives.get((each.topic.name, each.partition), 0) <= each.offset < (head := context.heads[each.partition]).watermark
+        and lives.get((each.topic.name, each.partition), 0) <= each.offset < (head := seen[each.partition]).watermark
     ]
     context.blocks.prepare(readable)
     ahead = iter(readable)
@@ -153,7 +155,7 @@ async def _read(
             answers.append(_Answer(error, -1, -1, ()))
             failed = True
             continue
-        head = context.heads[wanted.partition]
+        head = seen[wanted.partition]
         batches: Sequence[Batch] = ()
         if wanted.offset < head.watermark and (not found_bytes or (left > 0 and monotonic() < until_s)):
             bytes_max = max(min(wanted.bytes_max, left), 1)
@@ -175,6 +177,8 @@ async def _read(
                 answers.append(_Answer(ErrorCode.not_leader_or_follower, -1, -1, ()))
                 failed = True
                 continue
+        # As the log is by now: it may have been trimmed since, and what is kept for all readers may go on beyond what was seen.
+        head = context.heads[wanted.partition]
         if wanted.offset < head.log_start:
             answers.append(_Answer(ErrorCode.offset_out_of_range, -1, -1, ()))
             failed = True

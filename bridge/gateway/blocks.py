@@ -186,11 +186,14 @@ class Blocks:
             if forgets != self._forgets[shard]:
                 return await self._end(topic, shard, offset, watermark, leader_epoch)
             segments = segments + new
-        kept = self._ends.get(key)
-        boundary = _boundary(watermark)
-        if kept is None or kept[0].start < boundary or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
-            self._ends[key] = segments
+        self._keep_end(key, segments)
         return segments
+
+    def _keep_end(self, key: tuple[str, int], segments: Block) -> None:
+        """Keeps them unless what is kept of the same open block begins earlier, or goes on further."""
+        kept = self._ends.get(key)
+        if kept is None or kept[0].start < _boundary(segments[-1].end) or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
+            self._ends[key] = segments
 
     def _kept_end(self, key: tuple[str, int], offset: int, watermark: int) -> tuple[Block, int]:
         """The kept segments that go on to the watermark from ``offset`` or before it, and where they end: from there on it is to be encoded."""
@@ -204,28 +207,39 @@ class Blocks:
 
     def prepare(self, wanted: Iterable[Wanted]) -> None:
         """Begins to read and encode, in one go, the new cells at the ends of these logs: a fetch of many partitions would else ask the store once for each."""
-        groups: dict[str, list[_Piece]] = {}
+        groups: dict[str, list[tuple[_Piece, Block]]] = {}
         cells = 0
         for topic, shard, offset, watermark, leader_epoch in wanted:
             if not _boundary(watermark) <= offset < watermark:
                 continue
-            _, start = self._kept_end((topic.content, shard), offset, watermark)
+            segments, start = self._kept_end((topic.content, shard), offset, watermark)
             if start < watermark and (topic.content, shard, start, watermark) not in self._under_way and cells + watermark - start <= _PREPARED_CELLS_MAX:
                 # A cluster that is away holds up nobody else's.
-                groups.setdefault(self._engine.commit_group(shard), []).append(_Piece(topic, shard, start, watermark, leader_epoch))
+                groups.setdefault(self._engine.commit_group(shard), []).append((_Piece(topic, shard, start, watermark, leader_epoch), segments))
                 cells += watermark - start
-        for pieces in groups.values():
-            if len(pieces) > 1:
-                self._encode_together(pieces)
+        for group in groups.values():
+            if len(group) > 1:
+                self._encode_together([piece for piece, _ in group], [segments for _, segments in group])
 
-    def _encode_together(self, pieces: Sequence[_Piece]) -> None:
+    def _encode_together(self, pieces: Sequence[_Piece], before: Sequence[Block]) -> None:
+        """All pieces are done at the same moment, and whoever wants them comes for one after the other: so they are kept at once, each behind the segments
+        that were there ``before``, but for those of a shard of which something was forgotten meanwhile."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
+        forgets = [self._forgets[piece.shard] for piece in pieces]
         for piece, future in zip(pieces, futures, strict=True):
             self._begun((piece.topic.content, piece.shard, piece.start, piece.end), future)
         self._count_encoded(len(pieces))
-        encoding = loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces)
-        encoding.add_done_callback(lambda done: _hand_out(done, futures))
+
+        def done(encoding: asyncio.Future[list[Block]]) -> None:
+            _hand_out(encoding, futures)
+            if encoding.cancelled() or encoding.exception() is not None:
+                return
+            for piece, segments, count, new in zip(pieces, before, forgets, encoding.result(), strict=True):
+                if count == self._forgets[piece.shard]:
+                    self._keep_end((piece.topic.content, piece.shard), segments + new)
+
+        loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces).add_done_callback(done)
 
     async def _encode_once(self, topic: Topic, shard: int, start: int, end: int, leader_epoch: int, known: int | None = None) -> Block:
         """Several fetches that want the same piece at the same time wait for one encoding of it. ``known``: the watermark; given for a piece that may be in

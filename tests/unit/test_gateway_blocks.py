@@ -244,14 +244,16 @@ def test_an_encoding_that_failed_is_tried_again_by_the_next_reader(store: Datast
 
 
 class CountingEngine:
-    """Counts how often each cell is read from the store."""
+    """Counts how often each cell, by its place in its shard alone, and each range is read from the store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.read: dict[int, int] = {}
+        self.ranges = 0
         self.scans_of_many = 0
 
     def scan(self, shard: int, location: int, limit: int) -> Any:
+        self.ranges += 1
         cells = self._engine.scan(shard, location, limit)
         for cell in cells:
             if cell.added_id < location + limit:
@@ -348,6 +350,7 @@ def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(t
 
         found = run(read)
         assert engine.scans_of_many == 1
+        assert engine.ranges == len(wanted), "what was read together was read again, one by one"
         assert [[record.offset for record in records(batches)] for batches in found] == [list(range(head.watermark)) for head in heads.values()]
 
 

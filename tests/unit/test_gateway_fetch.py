@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,63 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
                 assert sum(given) >= sum(end // NEWEST_CELLS for end in ends.values())
 
         with_gateway(datastore, use, topics=(VirtualTopic("nothing", filter=[Condition("n", "=", value=-1)]),))
+
+
+def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More cells come, and are shown, while the ends of all logs are being read: as under a steady load."""
+    scan, scan_many = SqliteEngine.scan, SqliteEngine.scan_many
+    read: Counter[tuple[int, int]] = Counter()
+    numbers = iter(range(100_000))
+    more = [20, 20, 20]
+
+    with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as datastore:
+
+        def put(count: int) -> None:
+            for result in datastore.put_cells([(UUID(int=n << 32), "BASE", 1, {"n": n}) for n, _ in zip(numbers, range(count), strict=False)]):
+                result.or_raise()
+
+        put(40)
+        ends = {}
+
+        async def use(gateway: Gateway) -> None:
+            loop = asyncio.get_running_loop()
+
+            def noted_scan(engine: SqliteEngine, shard: int, location: int, limit: int) -> list[StoredCell]:
+                cells = scan(engine, shard, location, limit)
+                read.update((shard, cell.added_id) for cell in cells)
+                return cells
+
+            def outrun_scan_many(engine: SqliteEngine, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+                if more:
+                    put(more.pop())
+                    asyncio.run_coroutine_threadsafe(gateway.context.heads.refresh(), loop).result(10)
+                return scan_many(engine, ranges)
+
+            monkeypatch.setattr(SqliteEngine, "scan", noted_scan)
+            monkeypatch.setattr(SqliteEngine, "scan_many", outrun_scan_many)
+            seen: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
+            settings = {"bootstrap.servers": f"127.0.0.1:{gateway.port}", "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
+            consumer = Consumer(settings)
+
+            def take() -> None:
+                deadline_s = time.monotonic() + 20
+                while sum(map(len, seen.values())) < 100:
+                    assert time.monotonic() < deadline_s, f"not everything came: { ({shard: len(found) for shard, found in seen.items()}) }"
+                    for message in consumer.consume(1_000, 0.1):
+                        assert message.error() is None
+                        seen[message.partition() or 0].append(message.offset() or 0)
+
+            try:
+                consumer.assign([TopicPartition("trips", shard, 0) for shard in range(SHARDS)])
+                await asyncio.to_thread(take)
+            finally:
+                await asyncio.to_thread(consumer.close)
+            ends.update({shard: head.watermark for shard, head in datastore.heads().items()})
+            assert seen == {shard: list(range(end)) for shard, end in ends.items()}
+
+        with_gateway(datastore, use)
+    assert not more
+    assert read == {(shard, added_id): 1 for shard, end in ends.items() for added_id in range(end)}
 
 
 @pytest.mark.parametrize(("topic", "cells"), [("trips", 200), ("trips", 6_000), ("trips@latest", 2_000)], ids=["the open ends", "full blocks", "@latest"])

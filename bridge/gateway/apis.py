@@ -30,8 +30,14 @@ from bridge.gateway import (
     api_35_describe_log_dirs,
     api_36_sasl_authenticate,
     api_42_delete_groups,
+    api_46_list_partition_reassignments,
     api_47_offset_delete,
+    api_48_describe_client_quotas,
+    api_50_describe_user_scram_credentials,
     api_60_describe_cluster,
+    api_61_describe_producers,
+    api_66_list_transactions,
+    api_74_list_config_resources,
 )
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead, is_flexible
@@ -77,8 +83,14 @@ APIS: Final[dict[int, Api]] = {
             api_35_describe_log_dirs,
             api_36_sasl_authenticate,
             api_42_delete_groups,
+            api_46_list_partition_reassignments,
             api_47_offset_delete,
+            api_48_describe_client_quotas,
+            api_50_describe_user_scram_credentials,
             api_60_describe_cluster,
+            api_61_describe_producers,
+            api_66_list_transactions,
+            api_74_list_config_resources,
         ),
     )
 }

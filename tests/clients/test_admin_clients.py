@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
     AclPermissionType,
     AdminClient,
     ConfigResource,
+    ConfigSource,
     OffsetSpec,
     ResourcePatternType,
     ResourceType,
@@ -43,6 +44,7 @@ def test_every_page_of_a_tool_that_lists_and_reads_is_answered(gateway: GatewayP
     of_broker, of_topic = (admin.describe_configs([each])[each].result(ANSWER_TIMEOUT_S) for each in resources)
     assert of_broker["advertised.listeners"].value == f"PLAINTEXT://{gateway.bootstrap}"
     assert of_topic["retention.ms"].value == "-1"
+    assert [name for name, each in of_topic.items() if each.source != ConfigSource.DEFAULT_CONFIG.value] == ["retention.ms"], "tools show what is no default"
 
     ends = admin.list_offsets({TopicPartition("trips", partition): OffsetSpec.latest() for partition in range(SHARDS)})
     told = {partition.partition: end.result(ANSWER_TIMEOUT_S).offset for partition, end in ends.items()}

@@ -42,6 +42,7 @@ ROUNDS: Final = range(max(api.versions[1] for api in APIS.values()) + 1)
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, INIT_PRODUCER_ID, LEADER_EPOCH, DESCRIBE_CONFIGS = 15, 16, 18, 22, 23, 32
 DESCRIBE_ACLS, DESCRIBE_LOG_DIRS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 29, 35, 42, 47, 60
+REASSIGNMENTS, QUOTAS, SCRAM_CREDENTIALS, PRODUCERS, TRANSACTIONS, CONFIG_RESOURCES = 46, 48, 50, 61, 66, 74
 SASL: Final = (17, 36)
 """Not asked: neither side has users here."""
 
@@ -61,7 +62,13 @@ DIFFERENCES: Final[dict[str, str]] = {
     "api_10_find_coordinator: *: error_message": _WORDS,
     "api_32_describe_configs: *: error_message": _WORDS,
     "api_32_describe_configs: topic: *": "a broker's settings can be changed, and it has more of them",
+    "api_32_describe_configs: group: *: error_code (version *, broker 3.9)": "since Kafka 4 a group has settings, and may have none",
     "api_29_describe_acls: *: error_message": _WORDS,
+    "api_48_describe_client_quotas: *: error_message": _WORDS,
+    "api_50_describe_user_scram_credentials: *: error_message": _WORDS,
+    "api_61_describe_producers: *: error_message": _WORDS,
+    "api_61_describe_producers: some: *: active_producers": _READ_ONLY,
+    "api_74_list_config_resources: kind 8: * (version 1, broker 4.1)": "loggers of a gateway are set where it is started",
     "api_18_api_versions: as it is: api_keys": "a broker has APIs for writing and for administration, of which a gateway has none",
     "api_18_api_versions: as it is: *features*": "they are a broker's own",
     "api_15_describe_groups: gone: groups: protocol_type": "of a group whose members are gone its offsets stay, and no more",
@@ -252,8 +259,39 @@ def _questions(side: Side, round_name: str, versions: dict[int, int]) -> Iterato
         ("no partition", [{"topic": TOPIC, "partitions": []}]),
     ):
         yield _of_topic(ask_for(label, DESCRIBE_LOG_DIRS, topics=topics))
+    yield from _of_what_is_not_there(ask_for, versions)
     yield ask_for("a record", PRODUCE, transactional_id=None, acks=1, timeout=1000, topic_data=[_empty_produce(side, versions)])
     yield ask_for("an id", INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
+
+
+def _of_what_is_not_there(ask_for: Any, versions: dict[int, int]) -> Iterator[tuple[str, int, Any]]:
+    """Things that a gateway has none of, and that a broker has none of as long as nobody makes one."""
+    for label, topics in (("all", None), ("some", [{"name": TOPIC, "partition_indexes": [0, 1]}]), ("nothing", [])):
+        yield ask_for(label, REASSIGNMENTS, timeout=1000, topics=topics)
+    users = [{"entity_type": "user", "match_type": 2, "match": None}]
+    for label, components, strict in (("all", [], False), ("users", users, False), ("one", [{**users[0], "match_type": 0, "match": "nobody"}], True)):
+        yield ask_for(label, QUOTAS, components=components, strict=strict)
+    for label, names in (("all", None), ("no names", []), ("unknown", ["nobody"]), ("twice", ["nobody", "nobody", "other"])):
+        asked = ask_for(label, SCRAM_CREDENTIALS, users=names and [{"name": name} for name in names])
+        yield _sorted_by("user", "results", asked)
+    for label, name, partitions in (
+        ("some", TOPIC, [0, 1]),
+        ("unknown partition", TOPIC, [SHARDS]),
+        ("unknown", "nobodys", [0]),
+        ("odd", "no such/topic", [0]),
+    ):
+        yield ask_for(label, PRODUCERS, topics=[{"name": name, "partition_indexes": partitions}])
+    for label, states in (("all", []), ("some states", ["Ongoing", "Dead"]), ("unknown states", ["Ongoing", "Lost"])):
+        yield ask_for(label, TRANSACTIONS, state_filters=states, producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None)
+    for kind in (2, 4, 8, 16, 32, 99) if versions[CONFIG_RESOURCES] else (16,):
+        label, key, answer = ask_for(f"kind {kind}", CONFIG_RESOURCES, resource_types=[kind])
+        found = [each for each in answer["config_resources"] if kind != 2 or each["resource_name"] == TOPIC]
+        yield label, key, {**answer, "config_resources": [{**each, "resource_name": "a node"} if kind == 4 else each for each in found]}
+
+
+def _sorted_by(field_name: str, what: str, asked: tuple[str, int, Any]) -> tuple[str, int, Any]:
+    label, key, answer = asked
+    return label, key, {**answer, what: sorted(answer[what], key=lambda each: str(each[field_name]))}
 
 
 def _of_the_log(side: Side, ask_for: Any, versions: dict[int, int]) -> Iterator[tuple[str, int, Any]]:
@@ -288,7 +326,14 @@ def _of_the_log(side: Side, ask_for: Any, versions: dict[int, int]) -> Iterator[
     for label, topic, partition, epoch in epochs:
         partitions = [{"partition": partition, "current_leader_epoch": -1, "leader_epoch": epoch}]
         yield ask_for(label, LEADER_EPOCH, replica_id=-1, topics=[{"topic": topic, "partitions": partitions}])
-    for label, kind, name in (("topic", 2, TOPIC), ("unknown topic", 2, "nobodys"), ("odd topic", 2, "a/b"), ("unknown kind", 99, "x")):
+    for label, kind, name in (
+        ("topic", 2, TOPIC),
+        ("unknown topic", 2, "nobodys"),
+        ("odd topic", 2, "a/b"),
+        ("group", 32, "any"),
+        ("unnamed group", 32, ""),
+        ("unknown kind", 99, "x"),
+    ):
         resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": ["cleanup.policy", "max.message.bytes", "retention.ms"]}]
         yield ask_for(label, DESCRIBE_CONFIGS, resources=resources, include_synonyms=False, include_documentation=False)
 

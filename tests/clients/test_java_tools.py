@@ -153,6 +153,21 @@ def test_the_tools_for_administration_read_what_they_show(java: Java, gateway: G
     assert "SecurityDisabledException" in acls.stdout + acls.stderr
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        pytest.param(f"{CORE_TOOLS}.ConfigCommand", ("--describe", "--entity-type", "users"), "", id="quotas and credentials of users"),
+        pytest.param("reassign.ReassignPartitionsCommand", ("--list",), "No partition reassignments found.", id="reassignments"),
+        pytest.param("TransactionsCommand", ("find-hanging", "--broker-id", "1"), "ProducerId", id="producers and transactions"),
+    ],
+)
+def test_a_tool_that_asks_for_what_is_not_there_is_told_so(java: Java, gateway: GatewayProcess, tool: str, arguments: tuple[str, ...], told: str) -> None:
+    """Quotas, reassignments, transactions and the like: an empty list is an answer, an error is not."""
+    done = java(tool, gateway, *arguments)
+    assert told in done.stdout
+    assert "Exception" not in done.stdout + done.stderr
+
+
 def test_the_producer_is_told_that_writes_are_refused(java: Java, gateway: GatewayProcess) -> None:
     done = java("ConsoleProducer", gateway, "--topic", "trips", stdin="a value\n", check=False)
     assert "Cluster authorization failed" in done.stdout + done.stderr

@@ -236,6 +236,27 @@ def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
     assert told(ResourceType.ANY, None, ResourcePatternType.ANY, {"bootstrap.servers": secured.at("open")}) == set(), "others' are not shown"
 
 
+def test_whoever_asks_for_users_is_shown_itself(secured: Secured) -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+    alice = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("scram"), **login})
+    shown = alice.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+    assert {name: {each.mechanism.name for each in told.scram_credential_infos} for name, told in shown.items()} == {
+        "alice": {"SCRAM_SHA_256", "SCRAM_SHA_512"}
+    }
+    nobody = AdminClient({"log_level": 0, "bootstrap.servers": secured.at("open")})
+    assert nobody.describe_user_scram_credentials(request_timeout=TIMEOUT_S).result(TIMEOUT_S) == {}
+    for name in ("alice", "nobody"):
+        with pytest.raises(confluent_kafka.KafkaException, match=f"no user '{name}' that you may see"):
+            nobody.describe_user_scram_credentials([name], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+
+
+def test_only_resources_that_may_be_described_are_listed(secured: Secured) -> None:
+    answer = ask(secured.ports["open"], 74, 1, encoded(74, 1, {"resource_types": []}))
+    assert {each.resource_type for each in answer.config_resources} == {4}, "gateways, and no topic"
+    [topic] = ask(secured.ports["open"], 61, 0, encoded(61, 0, {"topics": [{"name": "trips", "partition_indexes": [0]}]})).topics
+    assert [each.error_code.name for each in topic.partitions] == ["topic_authorization_failed"]
+
+
 def test_only_kept_bytes_of_topics_that_may_be_described_are_told(secured: Secured) -> None:
     for version in range(1, 5):
         answer = ask(secured.ports["open"], 35, version, encoded(35, version, {"topics": None}))

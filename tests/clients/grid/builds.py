@@ -1,4 +1,4 @@
-"""Builds the drivers of other languages, once for each state of their sources, outside of the tree: ``~/.cache/cellfeed/client-grid/<language>-<digest>``
+"""Builds the drivers of other languages, once for each state of their sources, outside of the tree: ``~/.cache/cellfeed/client-grid/<name>-<digest>``
 (``CELLFEED_CACHE`` names another folder). A folder appears under its name only when it is complete."""
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ def go_clients() -> Path:
     wanted = re.search(r"^go (\d+)\.(\d+)", (DRIVERS / "go" / "go.mod").read_text(), re.MULTILINE)
     assert wanted is not None
     needed = f"Go {wanted[1]}.{wanted[2]} or newer (the package golang of a current Debian)"
-    _needs("go", needed)
+    needs("go", needed)
     found = re.search(r"go(\d+)\.(\d+)", _run(["go", "env", "GOVERSION"], DRIVERS / "go"))
     if found is None or tuple(map(int, found.groups())) < tuple(map(int, wanted.groups())):
         raise Unavailable(f"needs {needed}, here is {found[0] if found else 'none'}")
 
     def build(directory: Path) -> None:
-        _fetch(["go", "mod", "download"], directory)
+        fetch(["go", "mod", "download"], directory)
         _run(["go", "build", "-mod=readonly", "-trimpath", "-o", "clients", "."], directory)
 
-    return _built("go", build) / "clients"
+    return built("go", DRIVERS / "go", build) / "clients"
 
 
 @cache
 def node_clients() -> Path:
     """The folder of the Node drivers, with what they import."""
-    _needs("npm", "Node.js 20 or newer with npm (the packages nodejs and npm of a current Debian)")
-    return _built("node", lambda directory: _fetch(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory))
+    needs("npm", "Node.js 20 or newer with npm (the packages nodejs and npm of a current Debian)")
+    return built("node", DRIVERS / "node", npm_ci)
 
 
 @cache
 def java_class_path() -> str:
     """Of the Java driver, and of Kafka's clients and tools."""
     jars = kafka_jars()
-    _needs("javac", "a Java compiler (the package default-jdk-headless of Debian)")
+    needs("javac", "a Java compiler (the package default-jdk-headless of Debian)")
 
     def build(directory: Path) -> None:
         _run(["javac", "-cp", jars, "JavaClient.java"], directory)
 
-    return f"{_built('java', build)}:{jars}"
+    return f"{built('java', DRIVERS / 'java', build)}:{jars}"
 
 
 @cache
@@ -72,28 +72,34 @@ def kafka_jars() -> str:
         raise Unavailable(str(reason)) from reason
 
 
+def npm_ci(directory: Path) -> None:
+    """What the lock file there names."""
+    fetch(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
+
+
 def kcat() -> str:
-    _needs("kcat", "kcat (`make services` installs it on Debian)")
+    needs("kcat", "kcat (`make services` installs it on Debian)")
     return "kcat"
 
 
-def _needs(program: str, what: str) -> None:
+def needs(program: str, what: str) -> None:
     if shutil.which(program) is None:
         raise Unavailable(f"needs {what}")
 
 
-def _built(language: str, build: Callable[[Path], None]) -> Path:
-    sources = sorted(each for each in (DRIVERS / language).iterdir() if each.is_file())
+def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
+    """What ``build`` makes of the files of a folder, in a copy of it; made once for each state of them."""
+    sources = sorted(each for each in folder.iterdir() if each.is_file())
     digest = sha256(b"\0".join(part for each in sources for part in (each.name.encode(), each.read_bytes()))).hexdigest()[:16]
     root = Path(os.environ.get("CELLFEED_CACHE") or Path.home() / ".cache" / "cellfeed") / "client-grid"
     root.mkdir(parents=True, exist_ok=True)
-    target = root / f"{language}-{digest}"
+    target = root / f"{name}-{digest}"
     # Test processes that run side by side build it once.
-    with (root / f"{language}.lock").open("w") as lock:
+    with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
             with tempfile.TemporaryDirectory(dir=root) as temporary:
-                directory = Path(temporary) / language
+                directory = Path(temporary) / name
                 directory.mkdir()
                 for each in sources:
                     shutil.copy(each, directory)
@@ -102,12 +108,12 @@ def _built(language: str, build: Callable[[Path], None]) -> Path:
     return target
 
 
-def _fetch(command: Sequence[str], directory: Path) -> None:
+def fetch(command: Sequence[str], directory: Path) -> None:
     """What comes from a registry: without one there is no driver; a lock file that does not fit is an error of ours."""
     try:
         _run(command, directory)
     except AssertionError as error:
-        if "EUSAGE" in str(error) or "go mod tidy" in str(error) or "checksum mismatch" in str(error):
+        if any(sign in str(error) for sign in ("EUSAGE", "go mod tidy", "checksum mismatch", "DO NOT MATCH THE HASHES")):
             raise
         raise Unavailable(f"needs the packages of its lock file, which cannot be fetched: {str(error)[-300:]}") from error
 

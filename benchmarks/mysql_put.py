@@ -3,26 +3,30 @@
 ``mysql-put batch``: taxi bodies in calls of ``BATCH_CELLS`` from ``BATCH_CALLERS`` callers of a datastore in process. Beside it: multi-row INSERTs of the same
 rows, bodies encoded beforehand, through ``executemany``, the same unique key, transactions of the same size, an AUTO_INCREMENT key. Both go on where ``FILLED``
 such rows are already: while a table is small, InnoDB makes its file longer by a page a time, and a store of 64 tables would be measured by that.
-``mysql-put single``: one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer. Beside it: an autocommit INSERT per cell
-from as many connections, ids by AUTO_INCREMENT, which a tailer cannot follow without missing cells: what one would write first.
-``mysql-put HTTP``: one cell a call from 64 callers, through a worker in a process of its own.
-Runs are interleaved; the figures are medians.
+``mysql-put single``: one cell a call from 64 and from 256 callers, spread over ``SHARDS`` shards, through the writer. ``callers`` are threads; ``coroutines``
+are callers in one event loop, as a worker's requests are. Beside both: an autocommit INSERT per cell through PyMySQL from as many threads, a connection each,
+rows and bodies ready made, into one table that has ``FILLED`` rows and more, ids by AUTO_INCREMENT, which a tailer cannot follow without missing cells: what
+one would write first. All callers are in one process, here and beside.
+``mysql-put HTTP``: one cell a call from 64 and from 256 threads of this process through the product's client, to a worker in a process of its own.
+Runs are interleaved; the figures are medians. What was made beforehand is kept from Python's collector of cycles, for all of them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from itertools import islice
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pymysql
+import uvloop
 
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
@@ -35,6 +39,7 @@ from store.client import Client
 from store.datastore import Datastore
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
+from store.server.commits import LoopCommits
 from store.server.worker import run_worker
 from tests.services.local_mariadb import MariaDB
 
@@ -46,7 +51,7 @@ BATCH_CALLERS = 3
 CELLS = 50_000
 FILLED = 150_000
 RUNS = 3
-SINGLE_SECONDS = 3.0
+SINGLE_SECONDS = 2.0
 BATCH_RATE = at_least(40_000)
 
 _TABLE = (
@@ -75,31 +80,45 @@ def figures(
         yield Figure("mysql-put batch", statistics.median(rates), "cells/s", "PyMySQL executemany, rows ready made", statistics.median(beside), BATCH_RATE)
         for at_once in callers:
             yield from _single_figures(server, trips, at_once, runs, single_s)
-        yield from _http_figures(server, trips, single_s)
+        for at_once in callers:
+            yield from _http_figures(server, trips, at_once, runs, single_s)
 
 
 def _single_figures(server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float) -> Iterator[Figure]:
-    latencies: list[float] = []
-    rates: list[float] = []
+    threads, coroutines = _Runs(), _Runs()
     beside: list[float] = []
     for run in range(runs):
         with _datastore(server) as datastore:
-            found, rate = _single_run(_renamed(trips, f"single-{callers}-{run}"), callers, single_s, lambda _: lambda cell: datastore.put_cell(*cell))
-        latencies += found
-        rates.append(rate)
+            threads.add(_single_run(_renamed(trips, f"threads-{callers}-{run}"), callers, single_s, lambda _: lambda cell: datastore.put_cell(*cell)))
+            coroutines.add(_coroutine_run(_renamed(trips, f"coroutines-{callers}-{run}"), callers, single_s, datastore))
         beside.append(_raw_single_run(server, _renamed(trips, f"single-{callers}-{run}"), callers, single_s))
-    case = f"mysql-put single, {callers} callers"
-    yield Figure(f"{case} rate", statistics.median(rates), "cells/s", "autocommit INSERTs, as many connections", statistics.median(beside))
-    yield from _percentiles(case, latencies)
+    for found, kind in (threads, "callers"), (coroutines, "coroutines"):
+        case = f"mysql-put single, {callers} {kind}"
+        yield Figure(f"{case} rate", statistics.median(found.rates), "cells/s", "autocommit INSERTs, as many connections", statistics.median(beside))
+        yield from _percentiles(case, found.latencies)
 
 
-def _http_figures(server: MariaDB, trips: Sequence[dict[str, Any]], single_s: float) -> Iterator[Figure]:
-    _open(server).close()
-    with Process(_serve, url=server.url) as worker, Client(f"http://127.0.0.1:{worker.told()}", "trips") as client:
-        latencies, rate = _single_run(_renamed(trips, "http"), 64, single_s, lambda _: lambda cell: client.put_cell(*cell))
-    case = "mysql-put HTTP single, 64 callers"
-    yield Figure(f"{case} rate", rate, "cells/s")
-    yield from _percentiles(case, latencies)
+def _http_figures(server: MariaDB, trips: Sequence[dict[str, Any]], callers: int, runs: int, single_s: float) -> Iterator[Figure]:
+    found = _Runs()
+    for run in range(runs):
+        with Process(_serve, url=server.url) as worker, Client(f"http://127.0.0.1:{worker.told()}", "trips") as client:
+            cells = _renamed(trips, f"http-{callers}-{run}")
+            found.add(_single_run(cells, callers, single_s, lambda _: lambda cell: client.put_cell(*cell)))
+    case = f"mysql-put HTTP single, {callers} callers"
+    yield Figure(f"{case} rate", statistics.median(found.rates), "cells/s")
+    yield from _percentiles(case, found.latencies)
+
+
+class _Runs:
+    """Of one case: the seconds of every put, and the rate of each run."""
+
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self.rates: list[float] = []
+
+    def add(self, run: tuple[Sequence[float], float]) -> None:
+        self.latencies += run[0]
+        self.rates.append(run[1])
 
 
 def _percentiles(case: str, latencies: Sequence[float]) -> Iterator[Figure]:
@@ -141,11 +160,12 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Cal
     latencies: list[float] = []
     lock = threading.Lock()
     puts = [put_of(caller) for caller in range(callers)]
-    ends = time.perf_counter() + single_s
+    shares = [cells[caller::callers] for caller in range(callers)]
+    ends = 0.0
 
     def call(caller: int) -> None:
         mine: list[float] = []
-        for cell in islice(cells, caller, None, callers):
+        for cell in shares[caller]:
             started = time.perf_counter()
             if started > ends:
                 break
@@ -154,8 +174,47 @@ def _single_run(cells: Sequence[Put], callers: int, single_s: float, put_of: Cal
         with lock:
             latencies.extend(mine)
 
-    seconds = in_threads(call, callers)
+    with _kept_from_collector():
+        ends = time.perf_counter() + single_s
+        seconds = in_threads(call, callers)
     return latencies, len(latencies) / seconds
+
+
+def _coroutine_run(cells: Sequence[Put], callers: int, single_s: float, datastore: Datastore) -> tuple[list[float], float]:
+    """As :func:`_single_run`; the callers are coroutines of one event loop, which wait for their commits as a worker's requests do."""
+    latencies: list[float] = []
+    shares = [cells[caller::callers] for caller in range(callers)]
+
+    async def call(share: Sequence[Put], commits: LoopCommits, ends: float) -> None:
+        for cell in share:
+            started = time.perf_counter()
+            if started > ends:
+                break
+            [result] = await commits.submit([new_cell(*cell)])
+            result.or_raise()
+            latencies.append(time.perf_counter() - started)
+
+    async def call_all() -> float:
+        commits, started = LoopCommits(datastore), time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for share in shares:
+                tasks.create_task(call(share, commits, started + single_s))
+        return time.perf_counter() - started
+
+    with _kept_from_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        seconds = runner.run(call_all())
+    return latencies, len(latencies) / seconds
+
+
+@contextmanager
+def _kept_from_collector() -> Iterator[None]:
+    """A hundred thousand rows lie ready: the collector would go through them again and again, and find nothing."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # --- beside ------------------------------------------------------------------------------------------------------------------
@@ -187,7 +246,6 @@ def _raw_batch_run(server: MariaDB, cells: Sequence[Put]) -> float:
 
 
 def _raw_single_run(server: MariaDB, cells: Sequence[Put], callers: int, single_s: float) -> float:
-    _empty_table(server)
     rows = {cell[0]: row for cell, row in zip(cells, _raw_rows(cells), strict=True)}
     with ExitStack() as opened:
         cursors = [opened.enter_context(opened.enter_context(closing(_raw(server))).cursor()) for _ in range(callers)]

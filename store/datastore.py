@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -32,6 +30,7 @@ from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidLocation, InvalidRequest, InvalidRowKey, OutcomeUnknown, StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
+from store.put_answers import PutAnswer, Then
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
@@ -91,9 +90,9 @@ class Datastore:
         """As :meth:`put_cells`, for cells that were checked before."""
         return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
 
-    def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
+    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
         """Queues checked cells for the next group commit without waiting; see :meth:`store.writers.Writers.submit`."""
-        return self._writers.submit(cells)
+        return self._writers.submit(cells, then)
 
     def train_dictionaries(self) -> None:
         """From now on columns without a dictionary get one, trained from the cells that this process writes, in a thread of its own. Those that are there
@@ -106,10 +105,10 @@ class Datastore:
         if self._trainer is not None:
             self._trainer.offer(cells, results)
 
-    def _await(self, answer: Future[list[PutResult]]) -> list[PutResult]:
+    def _await(self, answer: PutAnswer) -> list[PutResult]:
         try:
             return answer.result(PUT_TIMEOUT_S)
-        except FutureTimeout:
+        except TimeoutError:
             # Still waiting in the queue: it can be taken back, and then nothing was written.
             if answer.cancel():
                 raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s") from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Final
 
 from store.cells import NewCell, Outcome, PutResult
 from store.engines.contract import Engine
 from store.errors import CellfeedError
+from store.put_answers import PutAnswer, Then, answer_all
 from store.sharding import shards_of
 from store.writer import GroupCommitWriter, OnResults
 
@@ -34,19 +34,19 @@ class Writers:
         self._looked_at_s = time.monotonic()
         self._first = self._writer(engine.commit_group(0))
 
-    def submit(self, cells: Sequence[NewCell]) -> Future[list[PutResult]]:
+    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
         """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an error of one is its cells' own, unless all have failed."""
         if (now_s := time.monotonic()) - self._looked_at_s > _LOOK_S:
             self._one_group, self._looked_at_s = self._is_one_group(), now_s
         if self._one_group or not cells:
-            return self._first.submit(cells)
+            return self._first.submit(cells, then)
         shards = shards_of([cell.row_key for cell in cells], self._engine.shards)
         groups: dict[str, list[int]] = {}
         for index, shard in enumerate(shards):
             groups.setdefault(self._engine.commit_group(shard), []).append(index)
         if len(groups) == 1:
-            return self._writer(next(iter(groups))).submit(cells)
-        return _Gathered(cells, shards, list(groups.values())).submit([self._writer(group) for group in groups])
+            return self._writer(next(iter(groups))).submit(cells, then)
+        return _Gathered(cells, shards, list(groups.values()), then).submit([self._writer(group) for group in groups])
 
     def _is_one_group(self) -> bool:
         return len({self._engine.commit_group(shard) for shard in range(self._engine.shards)}) == 1
@@ -71,29 +71,30 @@ class Writers:
 class _Gathered:
     """The parts of one call, and the answer that they make together."""
 
-    def __init__(self, cells: Sequence[NewCell], shards: Sequence[int], parts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, cells: Sequence[NewCell], shards: Sequence[int], parts: Sequence[Sequence[int]], then: Then | None) -> None:
         self._cells, self._shards, self._parts = cells, shards, parts
         self._results: list[PutResult | None] = [None] * len(cells)
         self._errors: list[BaseException] = []
         self._left = len(parts)
         self._lock = threading.Lock()
-        self._answer: Future[list[PutResult]] = Future()
         # It cannot be taken back as a whole: parts of it may be written already.
-        self._answer.set_running_or_notify_cancel()
+        self._answer = PutAnswer(cells, lambda _: False, then)
 
-    def submit(self, writers: Sequence[GroupCommitWriter]) -> Future[list[PutResult]]:
+    def submit(self, writers: Sequence[GroupCommitWriter]) -> PutAnswer:
         for writer, part in zip(writers, self._parts, strict=True):
             try:
-                future = writer.submit([self._cells[index] for index in part])
+                writer.submit([self._cells[index] for index in part], lambda answer, part=part: self._finished(answer, part))  # type: ignore[misc]
             except CellfeedError as error:
                 self._done(part, error, [])
-            else:
-                future.add_done_callback(lambda future, part=part: self._finished(future, part))  # type: ignore[misc]
         return self._answer
 
-    def _finished(self, future: Future[list[PutResult]], part: Sequence[int]) -> None:
-        error = future.exception()
-        self._done(part, error, [] if error else future.result())
+    def _finished(self, answer: PutAnswer, part: Sequence[int]) -> None:
+        try:
+            results = answer.result()
+        except BaseException as error:  # of the group that the part was in
+            self._done(part, error, [])
+        else:
+            self._done(part, None, results)
 
     def _done(self, part: Sequence[int], error: BaseException | None, results: Sequence[PutResult]) -> None:
         with self._lock:
@@ -106,9 +107,9 @@ class _Gathered:
             if self._left:
                 return
         if len(self._errors) == len(self._parts):
-            self._answer.set_exception(self._errors[0])
+            answer_all([self._answer], [], self._errors[0])
         else:
-            self._answer.set_result([result for result in self._results if result is not None])
+            answer_all([self._answer], [result for result in self._results if result is not None])
 
     @staticmethod
     def _failed(shard: int, error: BaseException) -> PutResult:

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from concurrent.futures import Future
 from typing import Final
 
 from store.cells import NewCell, Outcome, PutResult
 from store.datastore import Datastore
-from store.errors import CellfeedError, OutcomeUnknown, Overloaded, StorageUnavailable
+from store.errors import CellfeedError, Overloaded
 from store.http_messages import JSON, MSGPACK, NDJSON
 from store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
 from store.server.asgi import Receive, Scope, Send, read_body
+from store.server.commits import LoopCommits
 from store.server.metrics import WorkerMetrics
 from store.server.put_stream import PutStream, Results
 from store.server.requests import PutItem, put_from, puts_from
@@ -39,6 +39,7 @@ class PutRoutes:
         self._datastore = datastore
         self._metrics = metrics
         self._closing = closing
+        self._commits: LoopCommits | None = None
 
     async def put_one(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One cell. 200 with its result when acknowledged, else the error's own status."""
@@ -71,7 +72,7 @@ class PutRoutes:
         started = time.perf_counter()
         while True:
             try:
-                answer = self._datastore.submit(cells)
+                answer = self._submit(cells)
             except Overloaded as error:
                 if time.perf_counter() - started > PUT_TIMEOUT_S:
                     return self._chunk_results(items, _failed(error), started)
@@ -79,7 +80,7 @@ class PutRoutes:
             except CellfeedError as error:
                 return self._chunk_results(items, _failed(error), started)
             else:
-                return self._chunk_results(items, _committed(answer), started)
+                return self._chunk_results(items, answer, started)
 
     async def _chunk_results(self, items: Sequence[PutItem], written: Awaitable[list[PutResult]], started: float) -> list[PutResult]:
         try:
@@ -93,28 +94,18 @@ class PutRoutes:
         self._metrics.put(results, time.perf_counter() - started)
         return results
 
+    def _submit(self, cells: Sequence[NewCell]) -> Results:
+        if self._commits is None:
+            self._commits = LoopCommits(self._datastore)
+        return self._commits.submit(cells)
+
     async def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
         try:
-            return await _committed(self._datastore.submit(cells))
+            return await self._submit(cells)
         except CellfeedError:
             raise
         except Exception as error:
             raise as_put_error(error) from error
-
-
-async def _committed(answer: Future[list[PutResult]]) -> list[PutResult]:
-    """Waits for a commit without ever cancelling one that is under way."""
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-    answer.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-    try:
-        async with asyncio.timeout(PUT_TIMEOUT_S):
-            await done.wait()
-    except TimeoutError:
-        if answer.cancel():
-            raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s") from None
-        raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written") from None
-    return answer.result()
 
 
 async def _failed(error: CellfeedError) -> list[PutResult]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+import store.writer
 from store.cells import NewCell, Outcome, PutResult, new_cell
 from store.engines.contract import Engine
 from store.errors import InvalidRequest, Overloaded, StorageUnavailable
@@ -175,3 +177,62 @@ def test_closing_writes_what_waits_and_then_refuses() -> None:
     assert waiting.result(0)[0].outcome is Outcome.STORED
     with pytest.raises(StorageUnavailable, match="closed"):
         writer.submit([cell(2)])
+
+
+def await_waiting(writer: GroupCommitWriter, calls: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(writer._waiting) != calls:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_callers_that_come_back_are_waited_for_and_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.writer, "_GATHER_SHARE", 1e9)
+    monkeypatch.setattr(store.writer, "_GATHER_PAUSE_S", 60.0)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+
+    def call(caller: int) -> None:
+        for number in range(20):
+            writer.submit([cell(100 * caller + number)]).result(60)
+
+    callers = [threading.Thread(target=call, args=(caller,)) for caller in range(8)]
+    callers[0].start()
+    assert engine.entered.wait(10)
+    for caller in callers[1:]:
+        caller.start()
+    await_waiting(writer, 7)
+    engine.gate.set()
+    # The first has put its last cell before the others, which wait for it in vain, until the writer is closed.
+    callers[0].join(60)
+    await_waiting(writer, 7)
+    writer.close()
+    for caller in callers:
+        caller.join(60)
+    assert [len(group) for group in engine.groups] == [1, *[8] * 19, 7]
+
+
+def test_callers_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.writer, "_GATHER_SHARE", 1e9)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    gone = [writer.submit([cell(n)]) for n in range(5)]
+    engine.gate.set()
+    for answer in gone:
+        answer.result(60)
+    assert writer.submit([cell(5)]).result(60)
+    writer.close()
+
+
+def test_closing_ends_the_wait_for_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.writer, "_GATHER_SHARE", 1e9)
+    monkeypatch.setattr(store.writer, "_GATHER_PAUSE_S", 600.0)
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    first = writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    others = [writer.submit([cell(n)]) for n in (1, 2)]
+    engine.gate.set()
+    first.result(60)
+    writer.close()
+    assert all(answer.result(0) for answer in others)

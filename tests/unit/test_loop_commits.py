@@ -1,0 +1,115 @@
+"""Puts of an event loop: woken together, in time or told why not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.datastore import Datastore
+from store.errors import OutcomeUnknown, Overloaded, StorageUnavailable
+from store.put_answers import PutAnswer, Then, answer_all
+from store.server import commits
+from store.server.commits import LoopCommits
+
+CELL = new_cell(UUID(int=1), "BASE", 1, {})
+STORED = PutResult(Outcome.STORED, 0, 7)
+
+
+class HeldDatastore:
+    """Keeps what is submitted, to be answered by the test."""
+
+    def __init__(self, *, taken_back: bool = False) -> None:
+        self.taken_back = taken_back
+        self.answers: list[PutAnswer] = []
+        self.refuse: Exception | None = None
+
+    def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
+        if self.refuse is not None:
+            raise self.refuse
+        self.answers.append(PutAnswer(cells, lambda _: self.taken_back, then))
+        return self.answers[-1]
+
+
+def commits_over(datastore: HeldDatastore) -> LoopCommits:
+    return LoopCommits(cast("Datastore", datastore))
+
+
+def test_all_puts_of_a_commit_are_answered_with_one_wake_up_of_the_loop() -> None:
+    datastore, wake_ups = HeldDatastore(), []
+
+    async def put_all() -> list[list[PutResult]]:
+        loop, held = asyncio.get_running_loop(), commits_over(datastore)
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *args: (wake_ups.append(1), wake(*args))[1]  # type: ignore[method-assign]
+        tasks = [asyncio.ensure_future(held.submit([CELL])) for _ in range(100)]
+        await asyncio.sleep(0)  # each has begun to wait
+        thread = threading.Thread(target=answer_all, args=(datastore.answers, [STORED] * 100))
+        thread.start()
+        thread.join()  # the loop stands meanwhile, so it empties its box once
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(put_all()) == [[STORED]] * 100
+    assert len(wake_ups) == 1
+
+
+def test_puts_that_are_answered_while_the_loop_runs_are_all_told() -> None:
+    datastore = HeldDatastore()
+
+    def answer_one_by_one() -> None:
+        for answer in list(datastore.answers):
+            answer_all([answer], [STORED])
+
+    async def put_all() -> list[list[PutResult]]:
+        held = commits_over(datastore)
+        found: list[list[PutResult]] = []
+        for _ in range(20):
+            tasks = [asyncio.ensure_future(held.submit([CELL])) for _ in range(50)]
+            thread = threading.Thread(target=answer_one_by_one)
+            thread.start()
+            found += await asyncio.gather(*tasks)
+            thread.join()
+            datastore.answers.clear()
+        return found
+
+    assert asyncio.run(put_all()) == [[STORED]] * 1000
+
+
+def test_an_answer_that_was_there_before_anybody_waited_is_given() -> None:
+    datastore = HeldDatastore()
+
+    async def put() -> list[PutResult]:
+        waiting = commits_over(datastore).submit([CELL])
+        answer_all(datastore.answers, [STORED])
+        return await waiting
+
+    assert asyncio.run(put()) == [STORED]
+
+
+@pytest.mark.parametrize(("taken_back", "error"), [(True, StorageUnavailable), (False, OutcomeUnknown)])
+def test_a_put_whose_time_is_over_failed_only_when_it_could_be_taken_back(monkeypatch: pytest.MonkeyPatch, taken_back: bool, error: type[Exception]) -> None:
+    monkeypatch.setattr(commits, "PUT_TIMEOUT_S", 0.01)
+    datastore = HeldDatastore(taken_back=taken_back)
+
+    async def put() -> None:
+        await commits_over(datastore).submit([CELL])
+
+    with pytest.raises(error):
+        asyncio.run(put())
+    answer_all(datastore.answers, [STORED])  # too late, and after the loop has ended: nobody minds
+
+
+def test_a_refusal_comes_at_once() -> None:
+    datastore = HeldDatastore()
+    datastore.refuse = Overloaded("full")
+
+    async def put() -> None:
+        commits_over(datastore).submit([CELL])
+
+    with pytest.raises(Overloaded):
+        asyncio.run(put())

@@ -1,0 +1,109 @@
+"""What callers of the group commit wait for: every one is woken, in whatever way the others wait, give up or never come."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.put_answers import PutAnswer, Then, answer_all
+
+LONG_S = 60.0
+
+
+def cell(number: int) -> NewCell:
+    return new_cell(UUID(int=0), "BASE", number, {})
+
+
+def stored(added_id: int) -> PutResult:
+    return PutResult(Outcome.STORED, 0, added_id)
+
+
+def answer_for(*numbers: int, then: Then | None = None) -> PutAnswer:
+    return PutAnswer([cell(number) for number in numbers], lambda _: False, then)
+
+
+def in_thread(call: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_each_call_gets_the_results_of_its_own_cells() -> None:
+    first, second = answer_for(1), answer_for(2, 3)
+    assert not first.done()
+    answer_all([first, second], [stored(1), stored(2), stored(3)])
+    assert first.done()
+    assert second.done()
+    assert [first.result(0), second.result()] == [[stored(1)], [stored(2), stored(3)]]
+
+
+def test_an_error_is_that_of_every_call() -> None:
+    answers = [answer_for(n) for n in range(3)]
+    answer_all(answers, [], ValueError("why"))
+    for answer in answers:
+        with pytest.raises(ValueError, match="why"):
+            answer.result(0)
+
+
+def test_a_call_without_an_answer_times_out_and_may_be_waited_for_again() -> None:
+    answer = answer_for(1)
+    with pytest.raises(TimeoutError):
+        answer.result(0.001)
+    with pytest.raises(TimeoutError):
+        answer.result(0)
+    answer_all([answer], [stored(1)])
+    assert answer.result(0) == [stored(1)]
+
+
+def test_all_threads_are_woken_among_answers_that_nobody_waits_for_and_threads_that_give_up() -> None:
+    for seed in range(20):
+        answers = [answer_for(n) for n in range(60)]
+        got: list[int] = []
+
+        def wait(number: int, answers: list[PutAnswer] = answers, got: list[int] = got, seed: int = seed) -> None:
+            if (number + seed) % 3 == 1:
+                try:
+                    answers[number].result(0.002 * (number % 5))  # may give up before, at or after the answer
+                except TimeoutError:
+                    return
+            added_id = answers[number].result(LONG_S)[0].added_id
+            assert added_id is not None
+            got.append(added_id)
+
+        waiting = [in_thread(lambda number=number: wait(number)) for number in range(60) if number % 4]  # type: ignore[misc]
+        time.sleep(0.0005 * (seed % 10))  # not for anything to happen: the answer comes while the threads are at different places
+        answer_all(answers, [stored(n) for n in range(60)])
+        for thread in waiting:
+            thread.join(LONG_S)
+            assert not thread.is_alive()
+        patient = [number for number in range(60) if number % 4 and (number + seed) % 3 != 1]
+        assert set(got) >= set(patient)
+        assert all(answer.done() for answer in answers)
+
+
+def test_several_threads_may_wait_for_one_answer() -> None:
+    answer, got = answer_for(1), []
+    waiting = [in_thread(lambda: got.append(answer.result(LONG_S))) for _ in range(8)]
+    answer_all([answer, answer_for(2)], [stored(1), stored(2)])
+    for thread in waiting:
+        thread.join(LONG_S)
+    assert got == [[stored(1)]] * 8
+
+
+def test_callers_that_are_called_have_their_answer_by_then_and_hold_up_nobody_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[list[PutResult]] = []
+
+    def fails(_: PutAnswer) -> None:
+        raise RuntimeError("the loop is gone")
+
+    answers = [answer_for(1, then=fails), answer_for(2, then=lambda answer: told.append(answer.result(0)))]
+    with caplog.at_level(logging.ERROR, "cellfeed.writer"):
+        answer_all(answers, [stored(1), stored(2)])
+    assert told == [[stored(2)]]
+    assert "could not be told" in caplog.text

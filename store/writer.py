@@ -107,9 +107,10 @@ class GroupCommitWriter:
         """Waits, while they come, for those who were answered just now. Nothing is taken from the queue yet: calls can still be taken back."""
         self._wanted = self._expected
         while (before := len(self._waiting)) < self._expected and self._waiting_cells < GROUP_CELLS_MAX and not self._closed:
-            if time.perf_counter() >= self._gather_until_s:
+            left_s = self._gather_until_s - time.perf_counter()
+            if left_s <= 0:
                 break
-            self._changed.wait(_GATHER_PAUSE_S)
+            self._changed.wait(min(_GATHER_PAUSE_S, left_s))
             if len(self._waiting) == before:
                 break
         self._wanted = 1

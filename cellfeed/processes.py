@@ -34,6 +34,7 @@ from cellfeed.servers.configured import SERVER_KINDS, configured_server
 from cellfeed.servers.life import run_in_place
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
+from store.erasures import ErasureJob
 from store.errors import NotFound
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
         if isinstance(datastore.engine, ClusteredEngine):
             datastore.engine.drain.start()
             background.enter_context(moves_healed(config, stop))
+        background.enter_context(erasures_ended(datastore, stop))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
@@ -215,6 +217,19 @@ def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
             thread.join()
         for cluster in clusters.values():
             cluster.close()
+
+
+@contextmanager
+def erasures_ended(datastore: Datastore, stop: threading.Event) -> Iterator[None]:
+    """Beside what the process does, until ``stop`` is set: erasures that were broken off are ended."""
+    job = ErasureJob(datastore.unended_erasures, datastore.end_erasure)
+    thread = threading.Thread(target=job.run, args=(stop,), name="erasures")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:

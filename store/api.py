@@ -79,8 +79,8 @@ class CellStore(Protocol):
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
         """Takes the bodies of all cells of a row away, for good; their places in the log stay, and one more cell there tells of it. From then on the row is
-        found by no key, and puts to it are refused (RowErased). Again it does nothing, or ends what was broken off: while it raises an Unavailable, repeat
-        it."""
+        found by no key, and puts to it are refused (RowErased). Again it does nothing, or ends what was broken off. OutcomeUnknown: it is on record, and a
+        worker ends it by itself; repeat it to know when it is done. Any other error: nothing was done."""
         ...
 
     def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -27,7 +28,18 @@ from store.cells import (
 from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
 from store.engines.sqlite import SqliteEngine
-from store.errors import CellfeedError, InvalidLocation, InvalidRequest, InvalidRowKey, OutcomeUnknown, StorageUnavailable, Trimmed
+from store.erasures import ErasureNotes
+from store.errors import (
+    CellfeedError,
+    InvalidLocation,
+    InvalidRequest,
+    InvalidRowKey,
+    OutcomeUnknown,
+    StaleWriter,
+    StorageUnavailable,
+    Trimmed,
+    Unavailable,
+)
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
 from store.put_answers import PutAnswer, Then
@@ -41,7 +53,7 @@ if TYPE_CHECKING:
     from store.indexes.request import Filter, IndexPage, QueryOptions
 
 
-declare("datastore.erase.told", "datastore.erase.taken_out")
+declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
 
 
 class Datastore:
@@ -53,6 +65,7 @@ class Datastore:
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes: Indexes | None = None
+        self.unended_erasures = ErasureNotes(engine.state)
         self._when_erased: list[Callable[[UUID], object]] = []
 
     @classmethod
@@ -122,9 +135,31 @@ class Datastore:
         return start
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
+        key = UUID(bytes=check_row_key(row_key))
+        version = self.unended_erasures.begin(key)
+        failpoint("datastore.erase.noted")
+        try:
+            return self.end_erasure(key, version)
+        except (Unavailable, StaleWriter) as error:
+            # It is on record, so nobody can say that nothing will come of it.
+            raise OutcomeUnknown(f"row {key} is not erased, or in part; a worker goes on with it by itself, or erase it again: {error}") from error
+
+    def end_erasure(self, row_key: UUID, version: int) -> ErasedRow:
+        """An erasure that is on record, with that version of its note (:mod:`store.erasures`)."""
+        try:
+            erased = self._erase(row_key)
+        except CellfeedError as error:
+            with suppress(CellfeedError):
+                self.unended_erasures.failed(row_key, version, error)
+            raise
+        failpoint("datastore.erase.before_end")
+        self.unended_erasures.end(row_key, version)
+        return erased
+
+    def _erase(self, row_key: UUID) -> ErasedRow:
         from store.indexes.erased import take_out
 
-        key = check_row_key(row_key)
+        key = row_key.bytes
         # The log is told first, then the indexes, then the bodies go: they alone say where the entries are.
         self.engine.erase(key, 0)
         self._poker.poke()
@@ -137,7 +172,7 @@ class Datastore:
             cells, done = cells + step.cells, step.done
             self._poker.poke()
         for forget in self._when_erased:
-            forget(UUID(bytes=key))
+            forget(row_key)
         return ErasedRow(step.shard, step.added_id, cells, list(step.kept))
 
     def when_erased(self, forget: Callable[[UUID], object]) -> None:

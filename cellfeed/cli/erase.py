@@ -22,8 +22,9 @@ def erase(
 ) -> None:
     """Erase a row: the bodies of all its cells are taken away for good, in every column and version; nothing brings them back.
 
-    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. Run again it does nothing, or ends
-    what was broken off. While the row's shard is being moved to another cluster it is refused; a half copy whose mover has died is dropped first. What clusters
+    Their places in the log stay, and one more cell there tells followers of it. Puts to the row are refused from then on. It is on record before it begins:
+    what is broken off, or waits for a cluster that is away or for a move of the row's shard, is ended by a worker, and `cellfeed status` shows it until then.
+    Run again it does the same at once, or nothing when all is done. A half copy of the shard whose mover has died is dropped first. What clusters
     keep of shards that have left them is told: `cellfeed shard clean` drops it. What disks, backups and exported topics hold still is told in
     docs/operators.md, "Erasing a row".
     """

@@ -28,8 +28,10 @@ from cellfeed.config import Config, load_config, process_names
 from cellfeed.processes import open_datastore, trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.storage import clusters_status
+from store.cells import moment
 from store.datastore import Datastore
 from store.engines.contract import Head
+from store.erasures import UnendedErasure
 from store.errors import CellfeedError, NotFound, Unavailable
 
 
@@ -66,6 +68,7 @@ class _Told:
     groups: list[GroupLag] = field(default_factory=list)
     triggers: list[TriggerLag] = field(default_factory=list)
     gateways: list[GatewayAmongOthers] = field(default_factory=list)
+    erasures: list[UnendedErasure] = field(default_factory=list)
     storage_away: str | None = None
     coordination_away: str | None = None
 
@@ -78,6 +81,7 @@ class _Told:
             "groups": [vars(lag) for lag in self.groups],
             "triggers": [summary(lag) for lag in self.triggers],
             "gateways": [vars(gateway) for gateway in self.gateways],
+            "erasures": [msgspec.to_builtins(each) for each in self.erasures],
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
         }
@@ -111,6 +115,7 @@ def _told(directory: RunDir, config: Config) -> _Told:
         with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
             told.clusters = clusters_status(datastore)
             told.heads = datastore.heads()
+            told.erasures = datastore.unended_erasures.all()
             _learn_groups(told, directory, config, datastore, coordinator)
     except Unavailable as error:
         told.storage_away = str(error)
@@ -153,6 +158,11 @@ def _print_storage(told: _Told, datastore: str) -> None:
         console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}{starts}", highlight=False)
     for cluster in told.clusters:
         console.print(cluster_line(cluster), highlight=False)
+    for erasure in told.erasures:
+        asked = moment(erasure.asked_at_us).isoformat(timespec="seconds")
+        reason = f": {erasure.error}" if erasure.error else ""
+        text = f"the erasure of row {erasure.row_key}, asked for at {asked}, is not done yet; a worker goes on with it by itself{reason}"
+        console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_gateways(told: _Told) -> None:

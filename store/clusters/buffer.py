@@ -168,7 +168,7 @@ class BufferDrain:
             except Unavailable as error:
                 silent.append(f"{where}: {error}")
         if silent:
-            raise OutcomeUnknown(f"the row is erased, but copies of its puts may still wait on other clusters; erase it again: {'; '.join(silent)}")
+            raise OutcomeUnknown(f"the row is erased, but copies of its puts may still wait on other clusters: {'; '.join(silent)}")
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_EVERY_S):

@@ -12,9 +12,10 @@ which takes entries out itself (:mod:`store.indexes.trimmed`).
 
 Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the erasure: so the entries go also when the program died that
 erased. Where it finds no body any more, somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are refused; entries go, and
-bodies are there until the erasure is repeated. In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of them are.
+bodies are there until a worker goes on with it (:mod:`store.erasures`). In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of
+them are.
 
-Step 2 takes the masters of all clusters; while one is away the erasure says so, and is repeated.
+Step 2 takes the masters of all clusters; while one is away the erasure says so, and is begun again when it is back.
 """
 
 from __future__ import annotations

@@ -132,12 +132,12 @@ async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any,
 
 @delete("/v1/{datastore:str}/rows/{row_key:str}", tags=["cells"], summary="Erase a row", status_code=200, opt={"query": ()})
 async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> ErasedRowMessage:
-    """The bodies of all its cells are taken away for good. It may be repeated; 504 ``outcome_unknown``: repeat it."""
+    """The bodies of all its cells are taken away for good. It may be repeated; 504 ``outcome_unknown``: a worker goes on with it, or repeat it."""
     store, key = known_datastore(state, datastore), UUID(bytes=check_row_key(row_key))
     try:
         erased = await state.reads.run(store.erase_row, key)
-    except StorageUnavailable as error:
-        raise OutcomeUnknown(f"the erasure may be done in part; repeat it: {error}") from error
+    except StorageUnavailable as error:  # of the pool's deadline, too
+        raise OutcomeUnknown(f"the erasure of row {key} may be under way; erase it again to know: {error}") from error
     return ErasedRowMessage(key, erased.shard, erased.added_id, erased.cells, erased.kept)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
@@ -12,13 +15,15 @@ from uuid import UUID
 import pytest
 
 from bridge.triggers.parked import ParkedCell, ParkedCells
+from store.body_codec import is_erased
 from store.datastore import Datastore
 from store.engines.sqlite_scrub import scrub_files
 from store.errors import StorageUnavailable
 from store.failpoints import FailpointReached, set_failpoint
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper
-from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, running
+from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, ended, running
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -125,3 +130,26 @@ def test_a_row_is_erased_by_hand_after_it_was_asked_and_files_are_scrubbed_when_
         assert cellfeed("down", *place).returncode == 0
         scrubbed = cellfeed("scrub", "--json", *place)
         assert [Path(path).name for path in json.loads(scrubbed.stdout)["scrubbed"]] == ["node-0.sqlite3", "state.sqlite3"], scrubbed.stderr
+
+
+def test_an_erasure_whose_program_was_killed_is_told_by_status_and_ended_by_a_worker(tmp_path: Path) -> None:
+    row, run_dir = UUID(int=9), tmp_path / "run"
+    with Datastore.open_embedded(run_dir / "store", shards=SHARDS) as datastore:
+        datastore.put_cell(row, "BASE", 1, {"name": "somebody"})
+    opened = f"Datastore.open_embedded({str(run_dir / 'store')!r}, shards={SHARDS})"
+    program = f"import uuid; from store.datastore import Datastore; {opened}.erase_row(uuid.UUID(int=9))"
+    killed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False, env={**os.environ, "CELLFEED_FAILPOINTS": "datastore.erase.told=kill"}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (run_dir / "config.yaml").write_text("datastore: {shards: 4}\nworkers: [{port: 0}]\ngateways: []\n")
+    place = ("--run-dir", str(run_dir))
+    assert f"the erasure of row {row}" in cellfeed("status", *place).stdout
+    assert [each["row_key"] for each in json.loads(cellfeed("status", "--json", *place).stdout)["erasures"]] == [str(row)]
+    with ended(run_dir):
+        assert (up := cellfeed("up", "--detach", "--config", str(run_dir / "config.yaml"), *place)).returncode == 0, up.stderr
+        with Datastore.open_embedded(run_dir / "store", shards=SHARDS) as datastore:
+            wait_until(lambda: datastore.unended_erasures.all() == [], "a worker has ended it")
+            assert all(is_erased(cell.body) for cell in datastore.engine.row_cells(row.bytes))
+        [log] = (run_dir / "logs").glob("worker*.log")
+        wait_until(lambda: "which had been broken off, is done" in log.read_text(), "its log says so")

@@ -15,7 +15,7 @@ under its leader epoch. So a move is the way of that row from one cluster to the
     4. switch    one transaction on the target's master: the counter with its ids, ``created_at`` and log start, under a higher leader epoch, takes the place of
                  the note in ``shard_arriving``. **This commit decides.** Nobody is sent there while a promotion could undo it
     5. map       the shard map is written on every cluster, and processes find the shard on the target
-    6. clean     what the source keeps is dropped, when somebody says so (``cellfeed shard clean``)
+    6. clean     what the source keeps is dropped, when somebody says so (``cellfeed shard clean``); the note of it goes when a minion has dropped it, too
 
 Until 4 the move can be taken back: the target's note gets another token, so that no switch can come any more; then the tables get their names back, and the
 counter its place; at last the copy and its note go, and then the mark; or all three are kept for another try. So as long as there is a fence there is its

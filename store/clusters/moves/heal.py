@@ -113,7 +113,7 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
     """Drops the copy of a shard that ``source`` serves, when its mover is dead: whatever the copy keeps from being erased can be erased then. The name of the
     cluster that it was on; None, and nothing done, when there is no such copy, or it is on a cluster that is not among these.
 
-    Raises StorageUnavailable when its mover is alive, or a master of both sides does not answer.
+    Raises StorageUnavailable when its mover is alive, a master of both sides does not answer, or the copy's minions do not follow theirs.
     """
     if source not in clusters:
         return None
@@ -127,7 +127,10 @@ def take_back_left_copy(clusters: Clusters, source: str, shard: int) -> str | No
         there = opened.enter_context(opened_side(clusters[copied_to], shard))
         if here.standing().copied_to != copied_to:
             return None  # somebody has gone on with it, or has taken it back
-        take_back(here, there, copied_to)
+        try:
+            take_back(here, there, copied_to)
+        except TooSlow as error:
+            raise StorageUnavailable(str(error)) from error
     return copied_to
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from store.clusters.failover import cluster_role
 from store.clusters.moves.shard_notes import Clusters, told_by
-from store.clusters.moves.steps import AGAIN_S, Move, Moved, TooSlow, opened_side, take_back
+from store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
 from store.clusters.moves.underway import Underway, underway_of
 from store.clusters.shard_map import merged, read_map
 from store.engines.mysql_state import MySqlState
@@ -104,7 +104,13 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
             raise ProtectData(f"node {lacking[0]} of cluster {target.name} does not have all of shard {shard} yet; clean later")
         with opened_side(clusters[name], shard) as source:
             failpoint("move.inside_clean")
-            source.clean()
+            source.drop_kept()
+            try:
+                # While the note is there an erasure tells of what is kept: a promotion must not bring that back without it.
+                wait_for_minions(source, lambda each: not each.has_tables, DROP_WAIT_S, f"no node of {name} but its master has dropped shard {shard} yet")
+            except TooSlow as error:
+                raise StorageUnavailable(f"{error}; clean again when they follow (`cellfeed cluster status`)") from error
+            source.forget_kept()
     return name
 
 

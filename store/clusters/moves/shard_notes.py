@@ -46,18 +46,19 @@ class Leaving:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What a server says of a shard. ``serves``: its log's start and next id where it has the counter. ``copied_to``: the cluster that a copy is made for, so
-    that nothing is erased here; empty when none is. ``hidden``: its tables have their other names."""
+    that nothing is erased here; empty when none is. ``hidden``: its tables have their other names; ``has_tables``: there are any."""
 
     serves: tuple[int, int] | None
     copied_to: str
     arriving: Arriving | None
     leaving: Leaving | None
     hidden: bool
+    has_tables: bool
 
 
 def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standing:
     """What the server of a connection says of the shard, in one look."""
-    meta = layout.meta
+    meta, there = layout.meta, tables(connection, layout.database(shard))
     counter = query(connection, f"SELECT log_start, next_added_id, copied_to FROM {meta}.shard_counter WHERE shard = {shard}")
     arriving = query(connection, f"SELECT source, token, next_added_id FROM {meta}.shard_arriving WHERE shard = {shard}")
     leaving = query(
@@ -69,7 +70,8 @@ def standing(connection: Connection[Any], layout: Layout, shard: int) -> Standin
         counter[0][2].decode() if counter else "",
         Arriving(arriving[0][0].decode(), int(arriving[0][1]), int(arriving[0][2])) if arriving else None,
         _leaving(leaving[0]) if leaving else None,
-        f"{HIDDEN}cell" in tables(connection, layout.database(shard)),
+        f"{HIDDEN}cell" in there,
+        bool(there),
     )
 
 

@@ -249,9 +249,12 @@ class ShardSide:
 
         self._commit(statements)
 
-    def clean(self) -> None:
-        """Drops what is kept of a shard that has left. The leader epochs stay: an old master that comes back is judged by them."""
+    def drop_kept(self) -> None:
+        """Drops the tables of a shard that has left. The note that they are kept stays, until :meth:`forget_kept`."""
         self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
+
+    def forget_kept(self) -> None:
+        """The leader epochs stay: an old master that comes back is judged by them."""
         self._commit(lambda _: [f"DELETE FROM {self._meta}.shard_leaving WHERE shard = {self.shard}"])
 
     # --- inside ----------------------------------------------------------------------------------------------------------

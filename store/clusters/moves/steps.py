@@ -56,6 +56,9 @@ NEAR_BUCKETS: Final = 32
 AGAIN_S: Final = 60.0
 """How long a move looks for a master that does not answer before it gives up and is left to be resumed, in seconds."""
 
+DROP_WAIT_S: Final = 5.0
+"""How long it is waited for minions to drop what their master has dropped, in seconds, before that is tried again."""
+
 _PAUSE_S: Final = 0.005
 
 
@@ -167,7 +170,10 @@ class Move:
         copy that was begun without it, or behind which it was taken away, is begun anew."""
         name = target.cluster.name
         if source.standing().copied_to != name:
-            target.restart(_serves(source.standing())[0])
+            first = _serves(source.standing())[0]
+            target.restart(first)
+            # A promotion there must not bring rows back that were erased since they were copied.
+            wait_for_minions(target, lambda each: _arrived(each) == first, AGAIN_S, f"no node of {name} but its master has begun the copy anew")
             source.mark_copied(name)
         deadline_s = time.monotonic() + AGAIN_S
         _wait_for(lambda: all(each.copied_to == name for each in source.on_members().values()), deadline_s, f"a node of {source.cluster.name} lacks the mark")
@@ -257,17 +263,8 @@ class Move:
     # 5. map
 
     def _wait_for_switch(self, target: ShardSide) -> None:
-        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a minion should find the shard. A node that is away is not
-        waited for longer than a fence may last, when another one beside the master has it: that one, or one with more, is promoted. Raises TooSlow."""
-        began_s = time.monotonic()
-        while True:
-            there = [each is not None and each.serves is not None for name, each in target.on_answering().items() if name != target.role.master]
-            late_s = time.monotonic() - began_s
-            if all(there) or (any(there) and late_s > FENCE_MAX_S):
-                return
-            if late_s > self._patience_s:
-                raise TooSlow(f"no node of {target.cluster.name} but its master has the switch")
-            time.sleep(_PAUSE_S)
+        """Before anybody is sent there: a promotion must not undo the switch, and who reads on a minion should find the shard. Raises TooSlow."""
+        wait_for_minions(target, lambda each: each.serves is not None, self._patience_s, f"no node of {target.cluster.name} but its master has the switch")
 
     def _write_map(self, target: ShardSide, first: str) -> None:
         name = target.cluster.name
@@ -334,8 +331,9 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
     can reach the cluster ``copied_to`` any more. Raises StorageUnavailable when it was switched.
 
     The order, and what a kill leaves: a fence goes before the copy's note, for without one nobody knows whether its switch has come. The mark goes last, when
-    nothing of the copy is there: while it is, nothing is erased on the source that the copy may have. So a kill leaves the mark, with the copy, with the rest
-    of it or alone, and whoever takes the move back then, or is kept from erasing by the mark, comes here again.
+    nothing of the copy is there, and no promotion can bring it back: while it is, nothing is erased on the source that the copy may have. So a kill leaves the
+    mark, with the copy, with the rest of it or alone, and whoever takes the move back then, or is kept from erasing by the mark, comes here again. The same
+    goes for minions of ``target`` that do not follow in time (TooSlow).
     """
     if target is not None and source.standing().serves is None:
         bar_switch(source, target)
@@ -345,9 +343,29 @@ def take_back(source: ShardSide, target: ShardSide | None, copied_to: str) -> No
     give_back(source, copied_to if noted else "")
     if target is not None and noted:
         target.abandon()
+        wait_for_minions(target, _has_no_copy, DROP_WAIT_S, f"no node of {target.cluster.name} but its master has dropped the copy of shard {source.shard}")
     failpoint("rollback.before_unmark")
     if source.standing().copied_to:
         source.mark_copied("")
+
+
+def _has_no_copy(told: Standing) -> bool:
+    """What is kept of an earlier move from there is no copy: it was the shard."""
+    return told.arriving is None and (not told.has_tables or told.leaving is not None)
+
+
+def wait_for_minions(side: ShardSide, has_it: Callable[[Standing], bool], patience_s: float, otherwise: str) -> None:
+    """Until no promotion undoes what was done on the side's master, because its minions have it, too. A node that is away is not waited for longer than a fence
+    may last, when another one beside the master has it: that one, or one with more, is promoted. Raises TooSlow, and StorageUnavailable."""
+    began_s = time.monotonic()
+    while True:
+        there = [each is not None and has_it(each) for name, each in side.on_answering().items() if name != side.role.master]
+        late_s = time.monotonic() - began_s
+        if all(there) or (any(there) and late_s > FENCE_MAX_S):
+            return
+        if late_s > patience_s:
+            raise TooSlow(otherwise)
+        time.sleep(_PAUSE_S)
 
 
 def _wait_for(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:

@@ -66,7 +66,7 @@ class Attempts:
             if answer.status == 503:
                 worker.trusted_again_at = time.monotonic() + _DISTRUST_S
         if writes and open_fate:
-            raise OutcomeUnknown(f"not known within {self._timeout_s} s whether it was written: {open_fate}; put the same again to learn") from last
+            raise OutcomeUnknown(f"not known within {self._timeout_s} s whether it was done: {open_fate}; ask for the same again to learn") from last
         what = "nothing written" if writes else "not read"
         if isinstance(last, CellfeedError):
             raise last

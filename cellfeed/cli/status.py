@@ -114,7 +114,7 @@ def _told(directory: RunDir, config: Config) -> _Told:
     try:
         with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
             told.clusters = clusters_status(datastore)
-            told.heads = datastore.heads()
+            told.heads = dict(sorted(datastore.heads().items()))
             told.erasures = datastore.unended_erasures.all()
             _learn_groups(told, directory, config, datastore, coordinator)
     except Unavailable as error:

@@ -17,7 +17,7 @@ from store.datastore import Datastore
 from store.engines.mysql_state import MySqlState
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
-from tests.faults.move_faults import master_killed, mover_killed, promoted, shard_moves
+from tests.faults.move_faults import back_killed, master_killed, mover_killed, promoted, shard_moves
 from tests.services.small_disk import fill, make_room
 from tests.services.tcp_proxy import Action, Rule
 
@@ -341,5 +341,6 @@ CLUSTER_FAULTS: Final[dict[str, Fault]] = {
     "shard-moves": shard_moves,
     "shard-moves-mover-killed": mover_killed,
     "shard-moves-master-killed": master_killed,
+    "shard-moves-back-killed": back_killed,
     "shard-moves-promoted": promoted,
 }

@@ -30,7 +30,7 @@ from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
 CLUSTER_KINDS = tuple(CLUSTER_FAULTS)
-LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-promoted")
+LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-back-killed", "shard-moves-promoted")
 """Minutes each: by command only."""
 
 RECOVERY_MAX_S = 10.0

@@ -4,6 +4,7 @@ and the next one goes the other way.
 shard-moves                a mover killed (kill -9), then a master, each at a failpoint that the seed chooses
 shard-moves-mover-killed   the mover, a process, killed at every failpoint; what is unserved then must be served again before anybody does anything
 shard-moves-master-killed  the source's master, and the target's, killed at every failpoint
+shard-moves-back-killed    who takes a move back, or cleans, and the masters of both sides, killed at every failpoint of that
 shard-moves-promoted       another node promoted at every failpoint while the master is well, on the source or the target, by turns
 """
 
@@ -20,12 +21,16 @@ from store.clusters.moves import mover
 from store.clusters.moves.underway import owners, underway
 from store.clusters.rejoin import clone, is_prefix, never_replicated
 from store.datastore import Datastore
-from store.errors import CellfeedError
+from store.errors import CellfeedError, ProtectData, Unavailable
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 from tests.faults.cluster_system import SHARDS, ClusterSystem, put_again
 from tests.faults.mover_process import kill_mover_at
 
 POINTS = tuple(sorted(point for point in FAILPOINTS if point.startswith("move.") and point not in ("move.inside_give_back", "move.inside_clean")))
+BACK_POINTS = ("move.inside_give_back", "rollback.inside_abandon", "rollback.before_unmark")
+"""Of taking a move back."""
+CLEAN_POINT = "move.inside_clean"
+SIDES = ("source", "target")
 MASTER_POINTS = tuple(point for point in POINTS if point not in ("move.between_maps", "move.after_map"))
 """Where a master that dies is still one of the move's."""
 
@@ -44,20 +49,31 @@ def mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     """At every failpoint, and the shard is served again by itself."""
     shard, turn = chance.randrange(4), chance.randrange(2)
     witnessed = [_mover_killed(system, datastore, shard, point, back=bool((turn + number) % 2), heals=True) for number, point in enumerate(POINTS)]
-    return [*witnessed, _rollback_killed(system, shard), _undisturbed(system, datastore, shard), _clean_killed(system, datastore, shard)]
+    return [*witnessed, _undisturbed(system, datastore, shard)]
 
 
 def master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """Of both sides, at every failpoint."""
     shard = chance.randrange(4)
-    witnessed = [_master_killed(system, datastore, shard, point, side) for point in MASTER_POINTS for side in ("source", "target")]
+    witnessed = [_master_killed(system, datastore, shard, point, side) for point in MASTER_POINTS for side in SIDES]
     return [*witnessed, _undisturbed(system, datastore, shard)]
+
+
+def back_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
+    """Who takes a move back, or cleans, at every failpoint of that; then the masters of both sides."""
+    shard = chance.randrange(4)
+    witnessed = [_rollback_killed(system, shard, point) for point in BACK_POINTS]
+    witnessed += [_undisturbed(system, datastore, shard), _clean_killed(system, datastore, shard)]
+    witnessed += [_master_killed_in_rollback(system, datastore, shard, point, side) for point in BACK_POINTS for side in SIDES]
+    for side in SIDES:
+        witnessed += [_undisturbed(system, datastore, shard), _master_killed_in_clean(system, datastore, shard, side)]
+    return witnessed
 
 
 def promoted(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """Of one side or the other, at every failpoint."""
     shard, turn = chance.randrange(4), chance.randrange(2)
-    witnessed = [_promoted(system, datastore, shard, point, ("source", "target")[(turn + number) % 2]) for number, point in enumerate(MASTER_POINTS)]
+    witnessed = [_promoted(system, datastore, shard, point, SIDES[(turn + number) % 2]) for number, point in enumerate(MASTER_POINTS)]
     return [*witnessed, _undisturbed(system, datastore, shard)]
 
 
@@ -87,15 +103,15 @@ def _mover_killed(system: ClusterSystem, datastore: Datastore, shard: int, point
     return f"the mover (pid {pid}) of shard {shard} killed at {point} ({stage}), gone on with to {target}"
 
 
-def _rollback_killed(system: ClusterSystem, shard: int) -> str:
+def _rollback_killed(system: ClusterSystem, shard: int, point: str) -> str:
     """Behind a fence, after which the shard is served again by itself; then the copy is dropped."""
     source, target = _sides(system, shard)
     kill_mover_at("move.after_hide", _urls(system), SHARDS, shard, target)
-    pid = kill_mover_at("move.inside_give_back", _urls(system), SHARDS, shard, target, "rollback")
+    pid = kill_mover_at(point, _urls(system), SHARDS, shard, target, "rollback")
     stage = _stage(system, shard)  # copying where the healer was faster than the process
     _until(lambda: _stage(system, shard) == "copying", f"shard {shard} is served again")
     mover.roll_back(system.admin, shard)
-    return f"the rollback (pid {pid}) of shard {shard} killed at move.inside_give_back ({stage}), served again by {source}"
+    return f"the rollback (pid {pid}) of shard {shard} killed at {point} ({stage}), served again by {source}"
 
 
 def _clean_killed(system: ClusterSystem, datastore: Datastore, shard: int) -> str:
@@ -116,21 +132,54 @@ def _stage(system: ClusterSystem, shard: int) -> str:
 
 def _master_killed(system: ClusterSystem, datastore: Datastore, shard: int, point: str, side: str) -> str:
     source, target = _sides(system, shard)
-    name = source if side == "source" else target
+    name = {"source": source, "target": target}[side]
+    killed = _with_master_killed(system, datastore, name, point, lambda: _move(system, datastore, shard, target))
+    return f"{killed} of the {side} at {point} of the move of shard {shard} to {target}"
+
+
+def _master_killed_in_rollback(system: ClusterSystem, datastore: Datastore, shard: int, point: str, side: str) -> str:
+    """Of a move whose mover has died while it copied."""
+    source, target = _sides(system, shard)
+    name = {"source": source, "target": target}[side]
+    kill_mover_at("move.before_fence", _urls(system), SHARDS, shard, target)
+    killed = _with_master_killed(system, datastore, name, point, lambda: mover.roll_back(system.admin, shard))
+    if owners(system.admin)[shard] != source or [each for each in underway(system.admin) if each.shard == shard and each.stage == "copying"]:
+        raise RuntimeError(f"shard {shard} was not taken back to {source}")
+    return f"{killed} of the {side} at {point} of taking the move of shard {shard} to {target} back"
+
+
+def _master_killed_in_clean(system: ClusterSystem, datastore: Datastore, shard: int, side: str) -> str:
+    """Which is run again until it is done, as by an operator. The sides are those of the move before it."""
+    [kept] = [each for each in underway(system.admin) if each.shard == shard]
+    name = {"source": kept.source, "target": kept.target}[side]
+
+    def cleaned() -> bool:
+        with suppress(Unavailable, ProtectData):
+            if [each for each in underway(system.admin) if each.shard == shard]:
+                mover.clean(system.admin, shard, datastore.engine.dictionaries.complete)
+            return True
+        return False
+
+    killed = _with_master_killed(system, datastore, name, CLEAN_POINT, lambda: _until(cleaned, f"shard {shard} is cleaned"))
+    return f"{killed} of the {side} at {CLEAN_POINT} of shard {shard} on {kept.source}"
+
+
+def _with_master_killed(system: ClusterSystem, datastore: Datastore, name: str, point: str, what: Callable[[], object]) -> str:
+    """Something done to its end while a cluster's master is killed at the first pass of a failpoint; a minion is promoted, and the old master comes back."""
     role, _ = cluster_role(system.admin[name])
     before = len(system.promoted)
-    _move_with(system, datastore, shard, target, point, system.servers[role.master].kill)
+    _with_fault(point, system.servers[role.master].kill, what)
     _until(lambda: len(system.promoted) > before, f"the supervisor promotes a minion of {name}")
     system.servers[role.master].start()
     _until(lambda: _is_back(system, datastore, name, role.master), f"{role.master} is back")
-    return f"{role.master}, master of the {side}, killed at {point} of the move of shard {shard} to {target}; {system.promoted[-1].master} promoted"
+    return f"{role.master} killed ({system.promoted[-1].master} promoted), master"
 
 
 def _promoted(system: ClusterSystem, datastore: Datastore, shard: int, point: str, side: str) -> str:
     source, target = _sides(system, shard)
     name = source if side == "source" else target
     role, _ = cluster_role(system.admin[name])
-    _move_with(system, datastore, shard, target, point, lambda: promote(system.admin[name]))
+    _with_fault(point, lambda: promote(system.admin[name]), lambda: _move(system, datastore, shard, target))
     now, _ = cluster_role(system.admin[name])
     if now.epoch == role.epoch or now.master == role.master:
         raise RuntimeError(f"nobody was promoted in the place of {role.master}: the fault did not happen")
@@ -138,8 +187,12 @@ def _promoted(system: ClusterSystem, datastore: Datastore, shard: int, point: st
     return f"{now.master} of the {side} promoted at {point} of the move of shard {shard} to {target}"
 
 
-def _move_with(system: ClusterSystem, datastore: Datastore, shard: int, target: str, point: str, fault: Callable[[], object]) -> None:
-    """A move to its end, with a fault at the first pass of a failpoint."""
+def _move(system: ClusterSystem, datastore: Datastore, shard: int, target: str) -> None:
+    mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
+
+
+def _with_fault(point: str, fault: Callable[[], object], what: Callable[[], object]) -> None:
+    """Something done to its end, with a fault at the first pass of a failpoint."""
     happened = threading.Event()
 
     def once() -> None:
@@ -149,7 +202,7 @@ def _move_with(system: ClusterSystem, datastore: Datastore, shard: int, target: 
 
     watch_failpoint(point, once)
     try:
-        mover.move_shard(system.admin, shard, target, datastore.engine.dictionaries.complete)
+        what()
     finally:
         unwatch_failpoint(point)
     if not happened.is_set():

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.open import open_coordinator
+from bridge.triggers.control import group_prefix
 from cellfeed.cli.main import command_line
 from store.datastore import Datastore
 from store.engines.sqlite_restore import SqliteTarget
@@ -193,3 +194,27 @@ def test_a_group_that_has_read_further_is_named_and_no_id_is_given_out_twice(run
     with Datastore.open_embedded(tmp_path / "new" / "store", "trips", 4) as store:
         given = [result.added_id for result in store.put_new_cells(rides(300, 100)) if result.shard == 0]
         assert min(added_id for added_id in given if added_id is not None) > first + 500
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_offsets_of_a_cluster_that_an_earlier_run_has_opened_are_left_where_they_are(
+    run_dir: Path, tmp_path: Path, zookeeper_server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cells are in use, and what was parked since is there: a trigger's offsets are set back only with the cells of its shard."""
+    coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
+    (run_dir / "config.yaml").write_text(f"{CONFIG}coordination: {coordination}\n")
+    with Datastore.open_embedded(run_dir / "store", "trips", 4) as store, closing(open_coordinator(coordination, store.state)) as coordinator:
+        store.state.commit({f"{group_prefix('billing')}declared": b"{}"})
+        for location in (5, 10):
+            coordinator.commit_offsets("billing", {("trips", shard): CommittedOffset(location) for shard in range(4)})
+            if location == 5:
+                done("backup", "create", run_dir.parent / "backups", "--run-dir", run_dir)
+        monkeypatch.setattr(SqliteTarget, "is_open", lambda _, shard: shard in (0, 2))  # as of clusters, whose own tests are of two of them
+        words = ("restore", run_dir.parent / "backups", "--config", run_dir / "config.yaml", "--into")
+        told = json.loads(done(*words, tmp_path / "json", "--json"))
+        assert [each for each in told["set_back"] if "billing" in each] == told["set_back"]
+        assert len(told["set_back"]) == 2
+        now = {shard: offset.offset for (_, shard), offset in coordinator.fetch_offsets("billing").items()}
+        assert now == {0: 10, 1: 5, 2: 10, 3: 5}
+        text = done(*words, tmp_path / "text", "--readers-ahead", "raise-epoch")
+    assert [line.split(":")[0] for line in text.splitlines() if "are nobody's" in line] == ["shard 1", "shard 3"]

@@ -146,7 +146,12 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
         _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
-        at = role.promotion_after(-1 if heard is None else heard)
+        if heard is None:
+            raise StorageUnavailable(
+                f"{node} holds nothing of the datastore, or a copy to it is under way: `cellfeed cluster status`, and if need be "
+                f"`cellfeed cluster rejoin {cluster.name} {node} --copy`"
+            )
+        at = role.promotion_after(heard)
         raise ProtectData(
             f"{node} is at {position(server).text}, and the first master that it has not heard of was at {at or 'a position not known any more'}: "
             f"{node} holds what was never replicated; list it, have it put again and the node cloned with `cellfeed cluster rejoin --put-again`"
@@ -176,8 +181,9 @@ def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
         quick.close()
 
 
-def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None) -> int:
-    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied.
+def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None, *, cut_off: bool = False) -> int:
+    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied. ``cut_off``: only if it is half a
+    copy, which somebody else may have ended by now.
 
     What the node held of the datastore is dropped first, and the meta database comes last, out of the database that marks a copy under way. So a kill on the
     way leaves a node that follows nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again starts over. Raises
@@ -186,6 +192,8 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
     role, _ = cluster_role(cluster)
     target, source = cluster.server(node), cluster.server(role.master)
     with copy_lock(source, node):
+        if cut_off and not is_half_copied(cluster, node):
+            raise StorageUnavailable(f"{node} is no half copy any more: somebody else has ended it")
         _give_up_history(cluster, node, role)
         _wipe(cluster, target)
         failpoint("rejoin.after_wipe")

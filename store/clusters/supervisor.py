@@ -155,7 +155,7 @@ class FailoverSupervisor:
     def _take_in(self, role: Role, name: str) -> None:
         if heard_epoch(self._watched, name) is None:
             if is_half_copied(self._watched, name):
-                self._copy_to(name, "a copy to it was cut off")
+                self._copy_to(name, "a copy to it was cut off", cut_off=True)
             else:
                 self._tell(name, f"{name} holds nothing of the datastore: cellfeed cluster rejoin {self._cluster.name} {name} --copy")
             return
@@ -179,20 +179,20 @@ class FailoverSupervisor:
         """Whether a copy to this node is under way here."""
         return self._copy is not None and self._copy.is_alive() and self._copy.name == name
 
-    def _copy_to(self, name: str, why: str) -> None:
+    def _copy_to(self, name: str, why: str, *, cut_off: bool = False) -> None:
         if self._copy is not None and self._copy.is_alive():
             return  # one at a time: each reads all of the master
         _log.warning("cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why)
-        self._copy = threading.Thread(target=self._run_copy, args=(name,), name=name)
+        self._copy = threading.Thread(target=self._run_copy, args=(name, cut_off), name=name)
         self._copy.start()
 
-    def _run_copy(self, name: str) -> None:
+    def _run_copy(self, name: str, cut_off: bool) -> None:
         def go_on(rows: int) -> None:
             if self._stopped.is_set():
                 raise StorageUnavailable(f"the copy to {name} was ended after {rows} rows")
 
         try:
-            rows = clone(self._cluster, name, go_on)
+            rows = clone(self._cluster, name, go_on, cut_off=cut_off)
         except CellfeedError as error:
             _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
         else:

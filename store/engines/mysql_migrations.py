@@ -175,13 +175,18 @@ def check_schema(server: MySqlServer, layout: Layout, steps: Sequence[Step] = ST
         found = schema_version(connection, server, layout)
     wanted = steps[-1].version
     if found is None:
-        raise ProtectData(f"{server} holds no datastore {layout.datastore!r}: `cellfeed cluster init` makes one")
+        raise _bare(server, layout)
     _refuse_newer(server, layout, found, wanted)
     if found < wanted:
         raise ProtectData(
             f"{server}: datastore {layout.datastore!r} is in schema version {found}, this program needs {wanted}: "
             + ("making it was not finished; run `cellfeed cluster init` again" if found == 0 else "run `cellfeed cluster migrate`")
         )
+
+
+def _bare(server: MySqlServer, layout: Layout) -> ProtectData:
+    made = "`cellfeed cluster init` makes one of a cluster's bare servers, `cellfeed cluster rejoin CLUSTER NODE --copy` makes this one a copy of its master"
+    return ProtectData(f"{server} holds no datastore {layout.datastore!r}: {made}")
 
 
 def _refuse_newer(server: MySqlServer, layout: Layout, found: int, wanted: int) -> None:
@@ -204,7 +209,7 @@ def migrate(server: MySqlServer, layout: Layout, *, create: bool = False, steps:
         found = schema_version(connection, server, layout)
         if found is None:
             if not create:
-                raise ProtectData(f"{server} holds no datastore {layout.datastore!r}: `cellfeed cluster init` makes one")
+                raise _bare(server, layout)
             found = _begin(connection, server, layout)
         _refuse_newer(server, layout, found, steps[-1].version)
         if found:

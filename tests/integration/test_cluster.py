@@ -519,6 +519,15 @@ def test_a_node_is_copied_to_by_one_at_a_time(cluster: TestCluster, engine: Clus
     with copy_lock(cluster.admin.server("a"), "c"), pytest.raises(StorageUnavailable, match="c is being made a copy"):
         clone(cluster.admin, "c")
     assert clone(cluster.admin, "c") > 0
+    with pytest.raises(StorageUnavailable, match="no half copy any more"):
+        clone(cluster.admin, "c", cut_off=True)  # as a supervisor that saw one a moment ago
+    assert heard_epoch(cluster.admin, "c") == 0, "nothing was touched"
+    set_failpoint("rejoin.after_copy", "raise")
+    with pytest.raises(FailpointReached):
+        clone(cluster.admin, "c")
+    with pytest.raises(StorageUnavailable, match=r"a copy to it is under way: .* rejoin c1 c --copy"):
+        follow_again(cluster.admin, "c")
+    assert clone(cluster.admin, "c", cut_off=True) > 0
 
 
 def test_minions_that_stopped_or_follow_somebody_else_are_put_right_by_the_supervisor(cluster: TestCluster, engine: ClusteredEngine) -> None:

@@ -26,6 +26,7 @@ from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+ERASED_IN_GUIDE = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 GUIDE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
@@ -67,9 +68,13 @@ def cells(first: int, count: int) -> list[tuple[UUID, str, int, dict[str, int]]]
     return [(UUID(int=number), "BASE", 1, {"n": number}) for number in range(first, first + count)]
 
 
-def put(run_dir: Path, first: int, count: int) -> None:
+def _client(run_dir: Path) -> Client:
     [worker] = [entry for entry in processes(run_dir).values() if entry["kind"] == "worker"]
-    with Client([f"http://127.0.0.1:{worker['ports']['http']}"], "trips") as client:
+    return Client([f"http://127.0.0.1:{worker['ports']['http']}"], "trips")
+
+
+def put(run_dir: Path, first: int, count: int) -> None:
+    with _client(run_dir) as client:
         assert all(result.acknowledged for result in client.put_cells(cells(first, count)))
 
 
@@ -95,6 +100,19 @@ def test_an_embedded_datastore_is_backed_up_and_restored(srv: Path) -> None:
     put(srv / "cellfeed", 500, 20)
     assert "are nobody's" in run(raised, srv)[0].output
     assert "at 90000" in run(above, srv)[0].output
+
+
+def test_an_embedded_datastore_is_trimmed_and_a_row_of_it_erased(srv: Path) -> None:
+    (srv / "cellfeed.yaml").write_text(EMBEDDED)
+    run(["cellfeed up --detach --config /srv/cellfeed.yaml --run-dir /srv/cellfeed"], srv)
+    [trimming] = commands("Trimming")
+    trimmed = run([line for line in trimming if "--shard" not in line], srv)  # those of all shards: none of them has so many cells
+    assert "nothing was done" in trimmed[0].output
+    [(_, erasing), (_, scrubbing)] = commands("Erasing a row")
+    with _client(srv / "cellfeed") as client:
+        assert client.put_cell(ERASED_IN_GUIDE, "BASE", 1, {"name": "somebody"}).acknowledged
+    assert "1 bodies erased" in run([erasing], srv)[0].output
+    assert "node-0.sqlite3" in run(["cellfeed down --run-dir /srv/cellfeed", scrubbing], srv)[1].output
 
 
 CLUSTERS = """

@@ -1,4 +1,5 @@
-"""After an erasure and a scrub no file of a MariaDB server has a byte of the erased bodies: not the tables, not the logs, not what InnoDB keeps beside them."""
+"""After an erasure and a scrub no file of a MariaDB server has a byte of the erased bodies: not the tables (cells, index, buffer, parked cells), not the logs,
+not what InnoDB keeps beside them."""
 
 from __future__ import annotations
 
@@ -6,16 +7,21 @@ import json
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid5
 
 import pytest
 
+from bridge.triggers.parked import ParkedCell, ParkedCells
+from cellfeed.storage import engine_of
 from store.cells import NewCell, StoredCell, new_cell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.scrub import scrub_cluster
+from store.datastore import Datastore
 from store.failpoints import FailpointReached, set_failpoint
+from store.indexes.definition import parse_definition
+from store.indexes.keeper import IndexKeeper
+from store.indexes.version import IndexVersion
 from store.sharding import shard_of
 from tests.integration.cli_instance import cellfeed
 from tests.integration.test_cluster import checksums, open_engine
@@ -46,7 +52,41 @@ def pair() -> Iterator[TestCluster]:
 def written(row: UUID, ref_key: int) -> NewCell:
     """A body that does not compress, and stands nowhere else."""
     chance = random.Random(row.int + ref_key)
-    return new_cell(row, "BASE", ref_key, {"text": chance.randbytes(BODY_BYTES[(row.int + ref_key) % len(BODY_BYTES)]).hex()})
+    return new_cell(row, "BASE", ref_key, {"text": chance.randbytes(BODY_BYTES[(row.int + ref_key) % len(BODY_BYTES)]).hex(), "secret": secret(row)})
+
+
+def secret(row: UUID) -> str:
+    """In each body of a row, and as it is in what is made of them."""
+    return random.Random(row.int).randbytes(20).hex()
+
+
+DEFINITION = parse_definition(
+    """
+table: by_secret
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: secret, type: string}]
+"""
+)
+
+
+def made_of_cells(datastore: Datastore, rows: Sequence[UUID]) -> IndexVersion:
+    """Entries of an index, copies in the buffer as another cluster's puts leave them, and parked cells whose errors quote the bodies."""
+    version = datastore.indexes.version(datastore.indexes.catalog.create(DEFINITION))
+    datastore.engine.indexes.create(version.table)
+    keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells)
+    for shard in range(SHARDS):
+        keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
+    buffer = engine_of(datastore).clusters["c1"]
+    buffer.write(lambda node, _: node.buffer.add("c2", [written(row, 9) for row in rows]))
+    for number, row in enumerate(rows):
+        parked = ParkedCell(
+            group="g", topic="trips", partition=datastore.shard_of(row), added_id=number, row_key=str(row), column_name="BASE", ref_key=0,
+            error=f"ValueError: {secret(row)}", attempts=1, parked_at_us=0, last_tried_at_us=0,
+        )  # fmt: skip
+        datastore.state.commit(dict(ParkedCells(datastore.state).entry(parked)))
+    return version
 
 
 def found_in(server: MariaDB, needles: Sequence[bytes]) -> dict[str, int]:
@@ -110,18 +150,29 @@ class Writer(threading.Thread):
 def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwhile(pair: TestCluster, tmp_path: Path) -> None:
     rows = [uuid5(NAMESPACE, str(number)) for number in range(ROWS)]
     erased = rows[:ERASED]
-    with closing(open_engine(pair)) as engine:
+    with Datastore(engine := open_engine(pair)) as datastore:
+        datastore.when_erased(ParkedCells(datastore.state).forget_row)
         for ref_key in range(4):
             engine.put([written(row, ref_key) for row in rows])
         ends = {shard: head.next_added_id for shard, head in engine.heads().items()}
         wait_until(lambda: {shard: head.watermark for shard, head in engine.heads().items()} == ends, "the minion has all cells")
         # The frame of a body, behind its head.
         needles = [cell.body[14:44] for row in erased[::5] for cell in engine.row_cells(row.bytes)]
+        needles += [secret(row).encode() for row in erased[::5]]
+        version = made_of_cells(datastore, rows)
+        wanted = ",".join(f"X'{row.hex}'" for row in erased[::5])
+        needles += [bytes(body)[14:44] for (body,) in pair.servers["a"].sql(f"SELECT body FROM trips_meta.buffered_cell WHERE row_key IN ({wanted})")]
+        made = {"trips_meta/buffered_cell.ibd", "trips_meta/state_entry.ibd"}
         before = others(engine, erased, ends)
-        for server in pair.servers.values():
+        for name, server in pair.servers.items():
+            wait_until(lambda name=name: checksums(pair, name) == checksums(pair, "a"), f"{name} has all of it")  # type: ignore[misc]
             flushed(server)
+            places = found_in(server, needles)
+            assert made <= set(places), "they are in the buffer and in the state"
+            assert any(path.endswith(f"/{version.table.name}.ibd") for path in places), "and in the index"
         for row in erased:
-            assert engine.erase(row.bytes).cells == 4
+            assert datastore.erase_row(row).cells == 4
+            engine.clusters["c1"].write(lambda node, _, row=row: node.buffer.remove_row("c2", row.bytes))  # as an erasure on that cluster does
         for server in pair.servers.values():
             flushed(server)
             places = found_in(server, needles)
@@ -139,7 +190,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
             writer.stop()
         assert (writer.error, writer.stored > begun) == (None, True), "puts went on"
         assert [json.loads(line) for line in scrubbed.stdout.splitlines()] == [
-            {"cluster": "c1", "node": node, "tables": SHARDS + 2, "left": []} for node in ("b", "a")
+            {"cluster": "c1", "node": node, "tables": 2 * SHARDS + 2, "left": []} for node in ("b", "a")
         ], scrubbed.stderr
         for server in pair.servers.values():
             wait_until(lambda server=server: found_in(server, needles) == {}, f"no file of {server.url} has any of it")  # type: ignore[misc]

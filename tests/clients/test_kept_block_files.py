@@ -132,3 +132,37 @@ def test_two_gateways_with_one_directory_keep_out_of_each_others_way(start: Any,
         file.write_bytes(b"not a block")
     gateways[other].start()
     assert read(gateways[other]) == before
+
+
+def marked_files(tmp_path: Path, mark: str) -> list[Path]:
+    found = []
+    for path in (tmp_path / "blocks").rglob("*"):
+        try:
+            if path.is_file() and mark.encode() in path.read_bytes():
+                found.append(path)
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+    return found
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["beside the gateway", "while it is down"])
+def test_no_file_has_a_byte_of_an_erased_row(start: Any, store: Path, tmp_path: Path, runs: bool) -> None:
+    mark = "a name that stands in one body alone: 7be0c1"
+    row = next(key for number in range(2, 1_000) if shard_of((key := uuid.UUID(int=number)).bytes, 16) == SHARD)
+    with Datastore.open_embedded(store) as datastore:
+        datastore.put_cells([(row, "BASE", 1, {"name": mark}), *[(ROW, "BASE", number, {"n": number}) for number in range(CELLS, CELLS + BLOCK_CELLS)]])
+        end = CELLS + BLOCK_CELLS + 1
+        gateway = start()
+        before = ConfluentDriver().read(gateway.bootstrap, "trips", {SHARD: 0}, end)
+        wait_until(lambda: bool(marked_files(tmp_path, mark)), "a block with the row is in a file")
+        if not runs:
+            gateway.stop()
+        assert datastore.erase_row(row).cells == 1
+        if not runs:
+            assert marked_files(tmp_path, mark), "nobody is there to drop it"
+            gateway.start()
+        wait_until(lambda: not marked_files(tmp_path, mark), "no file has it")
+        after = ConfluentDriver().read(gateway.bootstrap, "trips", {SHARD: 0}, end)
+        assert [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [CELLS], "all else is as before"
+        gateway.stop()
+        assert marked_files(tmp_path, mark) == []

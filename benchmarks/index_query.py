@@ -1,6 +1,6 @@
 """Queries of an index with a shard field and a range of time, through HTTP, from eight callers, beside reads of one cell by its key through the same worker.
 
-``index-query``: 20 rows of one driver, ``fresh``, the worker in a process of its own, eight callers with a connection each in two more; embedded and MariaDB.
+``index-query``: 20 rows of one driver, the worker in a process of its own, eight callers with a connection each in another; embedded and MariaDB.
 The callers send requests made beforehand and read the answers whole, no more: they share the cores with what is measured. ``worker CPU`` is the worker's.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import selectors
 import socket
 import threading
 import time
@@ -24,7 +25,6 @@ from store.server.worker import run_worker
 
 CELLS = 1_000_000
 CALLERS = 8
-CALLER_PROCESSES = 2
 REQUESTS = 2_000
 """Requests made beforehand, of which each call takes one at random."""
 
@@ -69,60 +69,63 @@ def _request(method: str, path: str, body: bytes = b"") -> bytes:
 
 def _measure(served: Process, port: int, seconds: float, requests: list[bytes]) -> tuple[float, list[float], float]:
     """Calls a second of all callers together, how long each took, in order, and the worker's CPU for each in microseconds."""
-    with ExitStack() as running:
-        callers = [running.enter_context(Process(_call, port=port, seconds=seconds, requests=requests, seed=seed)) for seed in range(CALLER_PROCESSES)]
-        for caller in callers:
-            caller.told()
+    with Process(_call, port=port, seconds=seconds, requests=requests) as callers:
+        callers.told()
         before_s = served.cpu_seconds()
-        for caller in callers:
-            caller.pipe.send("go")
-        times = [time_s for caller in callers for time_s in caller.told(seconds + 60)]
+        callers.pipe.send("go")
+        times = callers.told(seconds + 60)
         return len(times) / seconds, sorted(times), (served.cpu_seconds() - before_s) / len(times) * 1e6
 
 
 def _call(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    times: list[float] = []
-
-    def run(caller: int) -> None:
-        chosen = random.Random(settings["seed"] * CALLERS + caller)
-        with socket.create_connection(("127.0.0.1", settings["port"])) as sock:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end_s = time.monotonic() + settings["seconds"]
-            while (begun_s := time.monotonic()) < end_s:
-                sock.sendall(chosen.choice(settings["requests"]))
-                _read_answer(sock)
-                times.append(time.monotonic() - begun_s)
-
-    threads = [threading.Thread(target=run, args=(caller,)) for caller in range(CALLERS // CALLER_PROCESSES)]
-    connection.send("ready")
-    connection.recv()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """All callers in one thread: threads of their own would fight for the interpreter, and their times would tell of that."""
+    chosen, times = random.Random(1), list[float]()
+    with ExitStack() as open_sockets, selectors.DefaultSelector() as ready:
+        callers = [_Caller(open_sockets.enter_context(socket.create_connection(("127.0.0.1", settings["port"])))) for _ in range(CALLERS)]
+        connection.send("ready")
+        connection.recv()
+        end_s = time.monotonic() + settings["seconds"]
+        for caller in callers:
+            ready.register(caller.sock, selectors.EVENT_READ, caller)
+            caller.send(chosen.choice(settings["requests"]))
+        while ready.get_map():
+            for key, _ in ready.select():
+                took_s = key.data.receive()
+                if took_s is None:
+                    continue
+                times.append(took_s)
+                if time.monotonic() < end_s:
+                    key.data.send(chosen.choice(settings["requests"]))
+                else:
+                    ready.unregister(key.fileobj)
     connection.send(times)
     stop.wait()
 
 
-def _read_answer(sock: socket.socket) -> None:
-    """Takes one whole answer. Raises RuntimeError for any but 200."""
-    answer = _piece(sock)
-    while (head_bytes := answer.find(b"\r\n\r\n")) < 0:
-        answer += _piece(sock)
-    head = answer[:head_bytes].lower()
-    if not head.startswith(b"http/1.1 200"):
-        raise RuntimeError(answer[:300])
-    length = int(head.partition(b"content-length:")[2].partition(b"\r")[0])
-    missing = length - (len(answer) - head_bytes - 4)
-    while missing > 0:
-        missing -= len(_piece(sock))
+class _Caller:
+    """One connection, with one request under way at a time."""
 
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-def _piece(sock: socket.socket) -> bytes:
-    piece = sock.recv(1 << 16)
-    if not piece:
-        raise RuntimeError("the worker closed the connection")
-    return piece
+    def send(self, request: bytes) -> None:
+        self._answer, self._bytes = b"", 0
+        self._begun_s = time.monotonic()
+        self.sock.sendall(request)
+
+    def receive(self) -> float | None:
+        """Takes what is there: how long the request took once its answer is whole, else None. Raises RuntimeError for any answer but 200."""
+        piece = self.sock.recv(1 << 16)
+        if not piece:
+            raise RuntimeError("the worker closed the connection")
+        self._answer += piece
+        if not self._bytes and (head_bytes := self._answer.find(b"\r\n\r\n")) >= 0:
+            head = self._answer[:head_bytes].lower()
+            if not head.startswith(b"http/1.1 200"):
+                raise RuntimeError(self._answer[:300])
+            self._bytes = head_bytes + 4 + int(head.partition(b"content-length:")[2].partition(b"\r")[0])
+        return time.monotonic() - self._begun_s if self._bytes and len(self._answer) >= self._bytes else None
 
 
 def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:

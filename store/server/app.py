@@ -50,7 +50,8 @@ class WorkerApp:
     def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
         self.closing = asyncio.Event()
         self.metrics = WorkerMetrics(datastore.engine, collectors)
-        self._reads = ReadPool(FILE_READ_THREADS if isinstance(datastore.engine, SqliteEngine) else READ_THREADS)
+        reads_files = isinstance(datastore.engine, SqliteEngine)
+        self._reads = ReadPool(FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files)
         self._in_flight = 0
         self._name = datastore.name
         puts = PutRoutes(datastore, self.metrics, self.closing)

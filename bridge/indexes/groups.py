@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,8 +51,8 @@ class _IndexTrigger(Trigger):
         return lambda cells: self.function(shard, cells)
 
 
-def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle) -> Trigger:
-    """The trigger whose work it is to keep this version's entries."""
+def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle, backlog_turn: AbstractContextManager[object] | None = None) -> Trigger:
+    """The trigger whose work it is to keep this version's entries. ``backlog_turn``: see :class:`Trigger`."""
 
     def keep_entries(shard: int, cells: Sequence[StoredCell]) -> None:
         throttle.wait(len(cells))
@@ -60,7 +61,15 @@ def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle
     # A batch that waits for its turn holds up the end of its worker: it is no more than a second's work.
     batch = BATCH_CELLS if throttle.cells_per_s is None else max(1, min(BATCH_CELLS, int(throttle.cells_per_s)))
     first, *more = version.definition.columns
-    return _IndexTrigger(keep_entries, first, version.group, batch=batch, more_columns=(*more, ERASED_COLUMN), saves_lazily=True)
+    return _IndexTrigger(
+        keep_entries,
+        first,
+        version.group,
+        batch=batch,
+        more_columns=(*more, ERASED_COLUMN),
+        saves_lazily=True,
+        backlog_turn=backlog_turn or nullcontext(),
+    )
 
 
 def index_positions(offsets: Offsets, topic: str) -> Positions:

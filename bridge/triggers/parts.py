@@ -19,6 +19,9 @@ from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 CHUNK_CELLS: Final = 200
 """Cells read, and at most run, between two looks at whether the shard is still ours."""
 
+BACKLOG_CELLS: Final = 500
+"""Cells from which on a shard is catching up: more than come in between two looks, and enough to be worth a transaction of their own."""
+
 Part = tuple[list[StoredCell], int]
 """The cells of one call (none, when what was read is not for this trigger) and the location behind them."""
 
@@ -48,6 +51,10 @@ class Parts:
         """Whether a batch that waits is due by now, or may be full."""
         waiting = self._waiting
         return waiting is None or time.monotonic() >= waiting.due_at_s or watermark - waiting.read_to >= waiting.lacks
+
+    def is_behind(self, location: int) -> bool:
+        """Whether a log that has come to ``location`` has ``BACKLOG_CELLS`` to go, for all that is known."""
+        return self.log_end - location >= BACKLOG_CELLS
 
     def next_chunk(self, location: int) -> Iterator[Part]:
         """Some parts from ``location`` on; none at the end of the log, or when a batch waits."""

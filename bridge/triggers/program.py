@@ -16,7 +16,8 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,10 @@ class Trigger:
     saves_lazily: bool = False
     """Whether an offset may wait to be saved though nothing else is to be done: for functions that lose nothing by running again. A save is a commit, and one
     behind every cell costs more than running a few cells again."""
+
+    backlog_turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch up would only be in each other's way. A shard that has caught
+    up never waits for it."""
 
     @cached_property
     def columns(self) -> frozenset[str]:

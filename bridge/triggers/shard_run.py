@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from typing import Final
 from uuid import UUID
 
@@ -112,11 +113,12 @@ class ShardRun:
         self._settle()
         self._look_at_rows()
         before = self.progress.location
-        for cells, behind in self._parts.next_chunk(before):
-            if self.stop.is_set() or (cells and not self._work_off(cells)):
-                break
-            self.progress.location = behind
-            self._place.save_if_due()
+        with self._trigger.backlog_turn if self._parts.is_behind(before) else nullcontext():
+            for cells, behind in self._parts.next_chunk(before):
+                if self.stop.is_set() or (cells and not self._work_off(cells)):
+                    break
+                self.progress.location = behind
+                self._place.save_if_due()
         self._tries.end()
         if self._trigger.saves_lazily and not self.stop.is_set():
             self._place.save_if_due()

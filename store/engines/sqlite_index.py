@@ -141,9 +141,12 @@ class SqliteIndexes:
 
     def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
         below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
-        named = ", ".join("?" * (1 + len(columns)))
         found: list[StoredCell] = []
         with self._cells.snapshot() as connection:
+            # Every name costs a look at the index for each row, and most shards have never seen an erasure.
+            [(erasures,)] = connection.execute("SELECT erasures FROM shard_counter WHERE shard = ?", (shard,)).fetchall()
+            names = (*columns, ERASED_COLUMN) if erasures else tuple(columns)
+            named = ", ".join("?" * len(names))
             for start in range(0, len(row_keys), _KEYS_MAX):
                 some = row_keys[start : start + _KEYS_MAX]
                 # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
@@ -151,7 +154,7 @@ class SqliteIndexes:
                     f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
                     f"AND (+position < ? OR column_name = '{ERASED_COLUMN}') GROUP BY row_key, column_name"
                 )
-                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *columns, ERASED_COLUMN, below))]
+                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *names, below))]
         return found
 
     def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bridge.triggers.parts import CHUNK_CELLS, Parts
+from bridge.triggers.parts import BACKLOG_CELLS, CHUNK_CELLS, Parts
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import RetryPolicy
 from store.cells import Cell, StoredCell
@@ -51,6 +53,33 @@ def test_cells_of_other_columns_are_passed_over(datastore: Datastore) -> None:
     assert [added_id for batch in seen for added_id in batch] == list(range(1, 900, 3))
     assert [len(batch) for batch in seen] == [40] * 7 + [20]
     assert worker.offsets()[datastore.shard_of(row(0))] == 900
+
+
+def test_shards_that_are_behind_are_brought_on_one_at_a_time_and_those_that_are_not_wait_for_nobody(datastore: Datastore) -> None:
+    held, turns = threading.Lock(), list[tuple[bool, int]]()
+
+    @trigger(column="BASE", group=GROUP, batch=1_000)
+    def work(cells: Sequence[Cell]) -> None:
+        turns.append((held.locked(), len(cells)))
+
+    work.__cellfeed_trigger__ = replace(work.__cellfeed_trigger__, backlog_turn=held)
+    worker = Worker(datastore, work)
+    shard = datastore.shard_of(row(0))
+    run = worker.runs[shard]
+
+    def bring_on() -> None:
+        assert run.has_work(datastore.heads()[shard].watermark)
+        run.run_chunk()
+
+    put(datastore, range(BACKLOG_CELLS))
+    bring_on()
+    put(datastore, range(BACKLOG_CELLS, 2 * BACKLOG_CELLS - 1))
+    bring_on()
+    put(datastore, range(2 * BACKLOG_CELLS - 1, 2 * BACKLOG_CELLS))
+    with held:
+        bring_on()
+    assert turns == [(True, BACKLOG_CELLS), (False, BACKLOG_CELLS - 1), (True, 1)]
+    assert not held.locked()
 
 
 def test_every_batch_may_take_the_store(datastore: Datastore) -> None:

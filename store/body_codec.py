@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgpack
@@ -46,6 +47,12 @@ _ZSTD_LEVEL: Final = 3
 _TOGETHER_FROM: Final = 8
 """Bodies from which one call for all is cheaper than a call each."""
 
+_DECODED_TOGETHER_FROM: Final = 64
+"""The same where they are decoded: a call for many costs some 14 µs before the first body, and saves half a microsecond of each."""
+
+_CHECKSUMMED: Final = 4
+"""The bit of a frame's descriptor, behind its four bytes of magic, that says that a checksum of the content follows it."""
+
 DICTIONARY_BODY_BYTES_MAX: Final = 32 << 10
 """Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are those for short content, and a longer body has enough of its own
 to refer back to."""
@@ -53,11 +60,15 @@ to refer back to."""
 _DICTIONARY_FRAME: Final = 1 + ID_BYTES
 """Where the frame begins behind the codec and the dictionary's id."""
 
+_JSON_ZSTD_HEAD: Final = bytes([CODEC_JSON_ZSTD]) + zstandard.FRAME_HEADER
+"""What every body of codec 2 begins with: as many bytes as tell which dictionary one of codec 3 needs."""
+
 _KEPT_MAX: Final = 32
 """Dictionaries for which a thread keeps its contexts: 20 kB each for decoding, 450 kB for encoding."""
 
 
 _Decompress = Callable[..., bytes]
+_DecompressMany = Callable[[list[bytes]], zstandard.BufferWithSegmentsCollection]
 
 
 class _PerThread(threading.local):
@@ -67,10 +78,13 @@ class _PerThread(threading.local):
         compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
         self.compress = compressor.compress
         self.compress_many = compressor.multi_compress_to_buffer
-        self.decompress = zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress
+        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
+        self.decompress = decompressor.decompress
+        self.decompress_many = decompressor.multi_decompress_to_buffer
         self._compressors: dict[KnownDictionary, zstandard.ZstdCompressor] = {}
         self.decompress_with: dict[bytes, _Decompress] = {}
         """By a dictionary's id, as bodies have it: the quickest way, for all but the first body of each."""
+        self.decompress_many_with: dict[bytes, _DecompressMany] = {}
 
     def compressor(self, dictionary: KnownDictionary) -> zstandard.ZstdCompressor:
         found = self._compressors.get(dictionary)
@@ -82,11 +96,24 @@ class _PerThread(threading.local):
 
     def learn(self, prefix: bytes) -> _Decompress:
         """The decompression with the dictionary of this id. Raises as :func:`known_dictionary`."""
-        found: _Decompress = known_dictionary(int.from_bytes(prefix)).decompressor().decompress
+        decompressor = known_dictionary(int.from_bytes(prefix)).decompressor()
+        found: _Decompress = decompressor.decompress
         if len(self.decompress_with) >= _KEPT_MAX:
             self.decompress_with.clear()
-        self.decompress_with[prefix] = found
+            self.decompress_many_with.clear()
+        self.decompress_with[prefix], self.decompress_many_with[prefix] = found, decompressor.multi_decompress_to_buffer
         return found
+
+    def many(self, head: bytes) -> _DecompressMany | None:
+        """What decompresses bodies that begin with ``head`` together; None for those that are decoded one by one. Raises as :func:`known_dictionary`."""
+        if head == _JSON_ZSTD_HEAD:
+            return self.decompress_many
+        if head[:1] != bytes([CODEC_JSON_DICTIONARY]):
+            return None
+        prefix = head[1:]
+        if prefix not in self.decompress_many_with:
+            self.learn(prefix)
+        return self.decompress_many_with[prefix]
 
 
 _zstd = _PerThread()
@@ -155,6 +182,41 @@ def decode_body(stored: bytes) -> bytes:
     except Exception as error:
         raise DataDamaged(f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}") from error
     raise DataDamaged(f"a stored body names codec {stored[0]}, which this version does not know")
+
+
+def decode_bodies(stored: Sequence[bytes]) -> list[bytes]:
+    """:func:`decode_body` for many, in less time: one call into zstd for all of one codec and dictionary, and the interpreter's lock is free meanwhile.
+
+    The same bodies come out, each whole by its checksum. Bytes behind the end of a frame alone are not looked for here; every other error is that of the body
+    that has it. Raises as :func:`decode_body`.
+    """
+    heads = {body[:_DICTIONARY_FRAME] for body in stored}
+    if len(stored) < _DECODED_TOGETHER_FROM * len(heads):
+        return [decode_body(body) for body in stored]
+    if len(heads) == 1:
+        return _decode_together(heads.pop(), stored)
+    places: dict[bytes, list[int]] = {head: [] for head in heads}
+    for place, body in enumerate(stored):
+        places[body[:_DICTIONARY_FRAME]].append(place)
+    decoded: dict[int, bytes] = {}
+    for head, its in places.items():
+        decoded.update(zip(its, _decode_together(head, [stored[place] for place in its]), strict=True))
+    return [decoded[place] for place in range(len(stored))]
+
+
+def _decode_together(head: bytes, stored: Sequence[bytes]) -> list[bytes]:
+    """Bodies that all begin with ``head``."""
+    many = _zstd.many(head)
+    if many is not None:
+        start = 1 if head == _JSON_ZSTD_HEAD else _DICTIONARY_FRAME
+        frames = [body[start:] for body in stored]
+        with suppress(zstandard.ZstdError, ValueError):  # one of them is damaged: it is found below, and named
+            sizes = list(map(zstandard.frame_content_size, frames))
+            checksummed = all(descriptor & _CHECKSUMMED for descriptor in {frame[len(zstandard.FRAME_HEADER)] for frame in frames})
+            if checksummed and min(sizes) >= 0 and max(sizes) <= BODY_BYTES_MAX:
+                found = many(frames)
+                return [found[index].tobytes() for index in range(len(found))]
+    return [decode_body(body) for body in stored]
 
 
 def is_erased(stored: bytes) -> bool:

@@ -22,7 +22,7 @@ from bridge.events.formats import EventFormat
 from bridge.events.record_headers import CONTENT_TYPE, Headers
 from bridge.events.record_keys import record_keys
 from bridge.events.varints import SMALL, VARINTS, read_varint, varint
-from store.body_codec import decode_body
+from store.body_codec import decode_bodies
 from store.cells import StoredCell
 from store.errors import DataDamaged
 
@@ -70,7 +70,7 @@ def encode_record_batch(
     range is empty or a cell lies outside of it.
     """
     if bodies_json is None:
-        bodies_json = [decode_body(cell.body) for cell in cells]
+        bodies_json = decode_bodies([cell.body for cell in cells])
     keys = record_keys([cell.row_key for cell in cells])
     values = encode_values(event_format, shard, cells, keys, bodies_json)
     if b"" in values:  # a format leaves some out (LeftOut): their offsets are holes

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from store.body_codec import decode_body
+from store.body_codec import decode_bodies
 from store.cells import ERASED_COLUMN, ERASED_JSON, StoredCell, check_column_name
 from store.errors import InvalidRequest
 from store.json_body import canonical_of_decoded
@@ -83,7 +83,7 @@ class ViewReader:
         no body that was erased; the cell that tells of an erasure is shown by every view. Raises DataDamaged."""
         column = self._column
         shown = list(cells) if column is None else [cell for cell in cells if cell.column_name == column or cell.column_name == ERASED_COLUMN]
-        bodies = [decode_body(cell.body) for cell in shown]
+        bodies = decode_bodies([cell.body for cell in shown])
         if not self._conditions and not self._fields:
             return shown, bodies
         kept: list[StoredCell] = []

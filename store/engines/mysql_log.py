@@ -143,15 +143,19 @@ def _within_scan_bytes(cells: list[StoredCell]) -> list[StoredCell]:
 def _unframe(frames: bytes) -> list[StoredCell]:
     """The whole cells in a framed answer; a cut last one is left out."""
     cells: list[StoredCell] = []
-    position, end, head_bytes = 0, len(frames), _FRAME.size
+    append, make, unpack, head_bytes = cells.append, StoredCell._make, _FRAME.unpack_from, _FRAME.size
+    names: dict[bytes, str] = {}  # a log has few of them, again and again
+    position, end = 0, len(frames)
     while position + head_bytes <= end:
-        added_id, row_key, ref_key, created_at_us, name_bytes, body_bytes = _FRAME.unpack_from(frames, position)
+        added_id, row_key, ref_key, created_at_us, name_bytes, body_bytes = unpack(frames, position)
         name_start = position + head_bytes
         body_start = name_start + name_bytes
         position = body_start + body_bytes
         if position > end:
             break
-        cells.append(StoredCell(added_id, row_key, frames[name_start:body_start].decode(), ref_key, created_at_us, frames[body_start:position]))
-    if any(cell.added_id > ADDED_ID_MAX for cell in cells):
+        name = frames[name_start:body_start]
+        column_name = names.get(name) or names.setdefault(name, name.decode())
+        append(make((added_id, row_key, column_name, ref_key, created_at_us, frames[body_start:position])))
+    if max(map(_added_id, cells), default=0) > ADDED_ID_MAX:
         raise DataDamaged("a log scan's frames do not hold added_ids")
     return cells

@@ -14,9 +14,13 @@ from store import json_body
 from store.body_codec import (
     CODEC_JSON_DICTIONARY,
     CODEC_JSON_ZSTD,
+    CODEC_MSGPACK_ZLIB,
     DICTIONARY_BODY_BYTES_MAX,
+    ERASED_BODY,
+    decode_bodies,
     decode_body,
     decoded_bytes_bound,
+    encode_bodies,
     encode_cells,
     encode_with,
     forget_dictionaries,
@@ -93,6 +97,47 @@ def test_damaged_bodies_are_refused_and_never_shown_as_something_else(source: di
         decode_body(stored + b"\0")
     with pytest.raises(DataDamaged):
         decode_body(stored[:1] + SECOND.dictionary_id.to_bytes(4) + stored[5:])
+
+
+def mixed(source: dict[int, Dictionary], each: int) -> tuple[list[bytes], list[bytes]]:
+    """Bodies of every codec and of two dictionaries, one behind the other, and what they are."""
+    source[FIRST.dictionary_id], source[SECOND.dictionary_id] = FIRST, SECOND
+    texts = [cell.body_json for cell in rides(0, each)]
+    kinds = [encoded(FIRST, each), encoded(SECOND, each), encode_bodies(texts), encode_bodies(texts, CODEC_MSGPACK_ZLIB)[: each // 100], [ERASED_BODY] * each]
+    stored = [body for number in range(each) for kind in kinds for body in kind[number : number + 1]]
+    return stored, [decode_body(body) for body in stored]
+
+
+@pytest.mark.parametrize("each", [1, 10, 400])
+def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(source: dict[int, Dictionary], each: int) -> None:
+    stored, texts = mixed(source, each)
+    forget_dictionaries()
+    assert decode_bodies(stored) == texts
+    assert decode_bodies(encoded(FIRST, each)) == [cell.body_json for cell in rides(0, each)]
+    assert decode_bodies([]) == []
+
+
+def test_a_damaged_body_among_many_is_refused_and_never_shown_as_something_else(source: dict[int, Dictionary]) -> None:
+    for many in (encoded(source.setdefault(FIRST.dictionary_id, FIRST), 100), encode_bodies([cell.body_json for cell in rides(0, 100)])):
+        texts = [decode_body(body) for body in many]
+        for position in range(len(many[50])):
+            damaged = bytearray(many[50])
+            damaged[position] ^= 0x55
+            with suppress(DataDamaged):
+                assert decode_bodies([*many[:50], bytes(damaged), *many[51:]]) == texts
+        for length in range(1, len(many[50])):
+            with pytest.raises(DataDamaged):
+                decode_bodies([*many[:50], many[50][:length], *many[51:]])
+
+
+def test_among_many_a_body_without_a_checksum_is_not_believed(source: dict[int, Dictionary]) -> None:
+    source[FIRST.dictionary_id] = FIRST
+    many = encoded(FIRST, 100)
+    bare = bytearray(many[50])
+    bare[9] &= ~4  # the frame says now that nothing follows its content
+    bare[-10] ^= 1
+    with pytest.raises(DataDamaged):
+        decode_bodies([*many[:50], bytes(bare), *many[51:]])
 
 
 def test_threads_that_encode_and_decode_at_once_do_not_meet(source: dict[int, Dictionary]) -> None:

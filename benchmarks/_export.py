@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.export.declaration import Export
+from bridge.export.export_group import ExportGroup
 from bridge.export.topics import wanted_settings
 from bridge.export.worker import run_exporter
 from cellfeed.config import load_config
@@ -23,6 +25,7 @@ from store.datastore import Datastore
 TOPIC = "trips"
 SHARDS = 16
 TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 0.01
 
 
 def export_of(bootstrap: str, name: str = TOPIC) -> Export:
@@ -36,29 +39,43 @@ def make_topic(bootstrap: str) -> None:
     admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=wanted_settings(export_of(bootstrap)))])[TOPIC].result(TIMEOUT_S)
 
 
+def wait_first_record(bootstrap: str, topic: str, timeout_s: float) -> float:
+    """When the topic had its first record, committed or not, by the monotonic clock. Raises TimeoutError."""
+    ends_s = time.monotonic() + timeout_s
+    with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "first-record"})) as consumer:
+        while time.monotonic() < ends_s:
+            if topic in consumer.list_topics(timeout=10).topics:
+                with suppress(KafkaException):  # it is being made just now
+                    if any(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(SHARDS)):
+                        return time.monotonic()
+            time.sleep(_LOOK_EVERY_S)
+    raise TimeoutError(f"topic {topic} had no record within {timeout_s:.0f} s")
+
+
 def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """A process's body: exports until it is stopped; tells ``(seconds, CPU seconds)`` once ``cells`` have been exported. ``config``: of an instance on
-    MariaDB; an embedded datastore in ``directory`` without. ``name``: of the export; each begins with the first cell."""
+    """A process's body: exports until it is stopped; tells when ``cells`` have been exported, by the monotonic clock. ``config``: of an instance on MariaDB; an
+    embedded datastore in ``directory`` without. ``name``: of the export; each begins with the first cell."""
     config = settings.get("config")
     datastore = open_datastore(load_config(Path(config)), Path(config).parent) if config else Datastore.open_embedded(Path(settings["directory"]))
-    begun_s, begun_cpu_s, told = time.monotonic(), time.process_time(), False
+    seen: list[ExportGroup] = []
+
+    def tell() -> None:
+        while not stop.is_set():
+            if seen and (context := seen[0].context) is not None and context.records >= settings["cells"]:
+                connection.send(time.monotonic())
+                return
+            time.sleep(_LOOK_EVERY_S)
+
     with datastore:
         connection.send("begins")
-
-        def look(groups: Any) -> None:
-            nonlocal told
-            context = groups[0].context
-            if context is not None and not told and context.records >= settings["cells"]:
-                told = True
-                connection.send((time.monotonic() - begun_s, time.process_time() - begun_cpu_s))
-
+        threading.Thread(target=tell, daemon=True).start()
         run_exporter(
             [export_of(settings["bootstrap"], settings.get("name", TOPIC))],
             datastore,
             StoreCoordinator(datastore.state),
             "benchmark",
             cast("threading.Event", stop),  # the event of another kind of process waits and is set like a thread's
-            on_look=look,
+            on_look=lambda groups: seen.extend(groups) if not seen else None,
         )
 
 

@@ -68,7 +68,7 @@ _KEPT_MAX: Final = 32
 
 
 _Decompress = Callable[..., bytes]
-_DecompressMany = Callable[[list[bytes]], zstandard.BufferWithSegmentsCollection]
+_DecompressMany = Callable[..., zstandard.BufferWithSegmentsCollection]
 
 
 class _PerThread(threading.local):

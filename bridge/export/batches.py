@@ -1,17 +1,23 @@
-"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and in bytes."""
+"""What a unit exports next: cells of its shards from where they are, encoded, bounded in cells and in bytes.
+
+Of logs that are far behind the cells of the batch after the next one are fetched while the next one is encoded: the store works meanwhile, and nobody waits for
+it. They count only if they begin where that batch ended; else they are fetched again.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.events.record_headers import LeaderEpochs
-from bridge.export.limits import LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
+from bridge.export.limits import FETCH_AHEAD_CELLS_MIN, LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord, RecordEncoder
 from bridge.triggers.parked import ParkedCell
+from store.cells import StoredCell
 from store.engines.contract import Engine, Head, LogRange
 
 _CELLS_MIN: Final = 64
@@ -53,30 +59,56 @@ class Turns:
         return taken
 
 
-class BatchReader:
-    """Reads the batches of one unit, one after the other. Used by one thread at a time."""
+class Fetched(NamedTuple):
+    """Cells that have no records yet. ``begins``: where every shard was to go on. ``heads``: those that were known."""
 
-    def __init__(self, engine: Engine, encoder: RecordEncoder, shards: Sequence[int]) -> None:
+    begins: dict[int, int]
+    ranges: list[LogRange]
+    cells: list[list[StoredCell]]
+    heads: Mapping[int, Head]
+    begun_s: float
+
+
+class BatchReader:
+    """Reads the batches of one unit, one after the other. Used by one thread at a time. ``ahead`` fetches what comes behind the batch that is being encoded."""
+
+    def __init__(self, engine: Engine, encoder: RecordEncoder, shards: Sequence[int], ahead: Executor | None = None) -> None:
         self._engine = engine
         self._encoder = encoder
         self._live, self._far = Turns(shards), Turns(shards)
         self._epochs: dict[int, LeaderEpochs] = {}
         self._cells_max = TRANSACTION_CELLS_MAX
+        self._ahead = ahead
+        self._fetching: Future[Fetched | None] | None = None
 
     def read(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int = TRANSACTION_CELLS_MAX) -> Batch | None:
         """The next batch from these locations; None when no shard has any cell there. Raises CellfeedError."""
+        fetching, self._fetching = self._fetching, None
+        fetched = fetching.result() if fetching is not None else None
+        if fetched is None or fetched.begins != locations:
+            fetched = self._fetch(dict(locations), heads, cells_max)
+        if fetched is None:
+            return None
+        ends = {each.shard: found[-1].added_id + 1 for each, found in zip(fetched.ranges, fetched.cells, strict=True) if found}
+        begins = {**locations, **ends}
+        if self._ahead is not None and sum(heads[shard].watermark - location for shard, location in begins.items()) >= FETCH_AHEAD_CELLS_MIN:
+            self._fetching = self._ahead.submit(self._fetch, begins, heads, cells_max)
+        return self._encoded(fetched)
+
+    def _fetch(self, locations: dict[int, int], heads: Mapping[int, Head], cells_max: int) -> Fetched | None:
         begun_s = time.monotonic()
         ranges = self._ranges(locations, heads, min(cells_max, self._cells_max))
-        if not ranges:
-            return None
+        return Fetched(locations, ranges, self._engine.scan_many(ranges), heads, begun_s) if ranges else None
+
+    def _encoded(self, fetched: Fetched) -> Batch | None:
         records: list[OutRecord] = []
         too_large: list[ParkedCell] = []
         ends: dict[int, int] = {}
         cells = bytes_read = 0
-        for wanted, found in zip(ranges, self._engine.scan_many(ranges), strict=True):
+        for wanted, found in zip(fetched.ranges, fetched.cells, strict=True):
             if not found:
                 continue
-            encoded = self._encoder.encode(wanted.shard, found, self._epochs_of(wanted.shard, heads[wanted.shard].leader_epoch))
+            encoded = self._encoder.encode(wanted.shard, found, self._epochs_of(wanted.shard, fetched.heads[wanted.shard].leader_epoch))
             records += encoded.records
             too_large += encoded.too_large
             ends[wanted.shard] = found[-1].added_id + 1
@@ -86,7 +118,7 @@ class BatchReader:
                 break
         # Large cells: fewer are read the next time, more again when they are small.
         self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if bytes_read > TRANSACTION_BYTES_MAX else min(TRANSACTION_CELLS_MAX, self._cells_max * 2)
-        return Batch(records, ends, too_large, cells, begun_s) if ends else None
+        return Batch(records, ends, too_large, cells, fetched.begun_s) if ends else None
 
     def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
         """Live shards first, in at most half of the transaction, so that none of them waits until others have caught up; then those that are far behind."""

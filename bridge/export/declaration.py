@@ -57,7 +57,7 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     on_trimmed: Literal["refuse", "skip"] = "refuse"
     replication_factor: Annotated[int, Meta(ge=-1, le=32_767)] = -1
     topic_settings: dict[str, str] = {}
-    compression: Literal["none", "lz4", "zstd"] = "none"
+    compression: Literal["none", "lz4", "zstd"] = "lz4"
     units: Annotated[int, Meta(ge=1, le=UNITS_MAX)] | None = None
     cells_per_s: Annotated[int, Meta(ge=1, le=CELLS_PER_S_MAX)] | None = None
     registry: str | None = None

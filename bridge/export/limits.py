@@ -16,10 +16,15 @@ TRANSACTION_CELLS_MAX: Final = 10_000
 """Cells of one transaction: what is exported again after a crash, and what readers that wait for commits get at a time."""
 
 TRANSACTION_BYTES_MAX: Final = 8 << 20
-"""Bytes of the values in one transaction. One is sent while the next one is read, so a unit holds twice as much, and what the client queues."""
+"""Bytes of the values in one transaction. One is sent while the next one is read and the cells of the one after it are fetched, so a unit holds three times as
+much, and what the client queues."""
 
 READ_AHEAD_CELLS_MIN: Final = 1_000
 """Cells that are left of a unit's logs from which on the next batch is read while one is sent: fewer are read in a millisecond or two."""
+
+FETCH_AHEAD_CELLS_MIN: Final = TRANSACTION_CELLS_MAX
+"""Cells that are left of a unit's logs behind the batch that is being encoded, from which on those of the next one are fetched meanwhile: it is full whatever
+else comes, so nobody's newest cells are late for it."""
 
 SCAN_SHARD_CELLS_MIN: Final = 2_000
 """Of a unit with many shards that are far behind, so many cells of each are read at a time at least. Each shard of a transaction costs a scan of its own, a

@@ -46,6 +46,9 @@ declare("export.before_save", "export.after_save")
 
 _log: Final = logging.getLogger("cellfeed.export")
 
+_AHEAD_THREADS: Final = 2
+"""Of a unit: one reads the next batch, the other one fetches the cells of the one after it."""
+
 
 class UnitRun:
     """See the module. ``epoch``: of the session in which the claims were made."""
@@ -110,7 +113,7 @@ class UnitRun:
     # --- the thread ------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        ahead = ThreadPoolExecutor(1, thread_name_prefix=f"export-ahead-{self.unit}")
+        ahead = ThreadPoolExecutor(_AHEAD_THREADS, thread_name_prefix=f"export-ahead-{self.unit}")
         try:
             while not self.stop.is_set() and not self.lost:
                 self._work(ahead)
@@ -195,7 +198,7 @@ class UnitRun:
 
     def _copy(self, ahead: ThreadPoolExecutor) -> None:
         context, taken = self._context, self._taken
-        reader = BatchReader(context.datastore.engine, context.encoder, self.shards)
+        reader = BatchReader(context.datastore.engine, context.encoder, self.shards, ahead)
         cells_max = context.throttle.cells_max
         following: Future[Batch | None] | None = None
         try:

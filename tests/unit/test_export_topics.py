@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import cast
 
@@ -16,7 +17,7 @@ from bridge.events.record_headers import LeaderEpochs
 from bridge.events.views import Condition
 from bridge.export.batches import BatchReader, Throttle
 from bridge.export.declaration import Export
-from bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_CELLS_MAX, UNITS
+from bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX, UNITS
 from bridge.export.records import CLAIM_CHECK, RecordEncoder
 from bridge.export.settled import Settled, settle, settled, start_over
 from bridge.export.topics import check_partitions, check_settings, wanted_settings
@@ -132,6 +133,27 @@ def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) 
         locations |= batch.ends
     assert records == 12_000
     assert locations == {shard: head.watermark for shard, head in heads.items()}
+
+
+@pytest.mark.parametrize("bytes_max", [1, 20_000, TRANSACTION_BYTES_MAX])
+def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_cut_short(
+    datastore: Datastore, bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.export.batches.FETCH_AHEAD_CELLS_MIN", 1)
+    monkeypatch.setattr("bridge.export.batches.TRANSACTION_BYTES_MAX", bytes_max)
+    put(datastore, 3_000)
+    heads, locations, read = datastore.heads(), dict.fromkeys(range(16), 0), dict.fromkeys(range(16), 0)
+    with ThreadPoolExecutor(1) as ahead:
+        reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16), ahead)
+        batches = 0
+        while (batch := reader.read(locations, heads, 500)) is not None:
+            for record in batch.records:
+                assert record.added_id == read[record.shard], "nothing is left out, nothing comes twice"
+                read[record.shard] += 1
+            locations |= batch.ends
+            batches += 1
+    assert read == locations == {shard: head.watermark for shard, head in heads.items()}
+    assert batches > 5
 
 
 class Scanned:

@@ -95,16 +95,14 @@ class UnitProducer:
         self._turn = (self._turn + 1) % PRODUCERS
         self._first, self._last, self._failed = {}, {}, None
         self._producer.begin_transaction()
-        produce, topic = self._producer.produce, self._topic
+        produce, topic, delivered = self._producer.produce, self._topic, self._delivered
         watched = _ends(records)
         for number, (shard, added_id, key, value, shared, timestamp_ms) in enumerate(records):
             headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
             while True:
                 try:
-                    if number in watched:
-                        produce(topic, value, key, shard, timestamp=timestamp_ms, headers=headers, on_delivery=self._delivered)
-                    else:
-                        produce(topic, value, key, shard, timestamp=timestamp_ms, headers=headers)
+                    # By position (`callback` and `on_delivery` are one): by name, the client's own taking apart of them is a third of the call.
+                    produce(topic, value, key, shard, None, delivered if number in watched else None, timestamp_ms, headers)
                     break
                 except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
                     _served(self._producer, self._producer.poll, 0.05)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from store.errors import Unavailable
 from tests.faults import gateway_faults
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
 from tests.faults.export_run import BRIEF as EXPORT_BRIEF
@@ -39,6 +40,10 @@ def main() -> int:
                 result = _run(kind, seed, directory, brief=arguments.brief)
             except NoSmallDisk as reason:
                 print(f"no run of {kind}: {reason}", file=sys.stderr)
+                continue
+            except Unavailable as reason:  # a server that did not start, with the end of its log: the others are run all the same
+                print(f"the run of {kind} with seed {seed} broke off: {reason}", file=sys.stderr)
+                failed += 1
                 continue
             summary = result.as_json()
             if result.passed or not arguments.keep:

@@ -101,7 +101,7 @@ class UnitProducer:
             headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
             while True:
                 try:
-                    # By position (`callback` and `on_delivery` are one): by name, the client's own taking apart of them is a third of the call.
+                    # By position (`callback` and `on_delivery` are one): by name the call costs a third more.
                     produce(topic, value, key, shard, None, delivered if number in watched else None, timestamp_ms, headers)
                     break
                 except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out

@@ -50,7 +50,15 @@ PAUSE_MAX_S = 5.0
 MEMORY_MORE_MAX_BYTES = 64 << 20
 """I22: what an exporter may need more while its cluster is away: the batch under way of each of its units, and the client's own buffers."""
 
-_FAILPOINTS = ("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.before_save", "export.after_fencing")
+_FAILPOINTS = (
+    "export.before_begin",
+    "export.after_produce",
+    "export.before_commit",
+    "export.after_commit",
+    "export.before_save",
+    "export.after_save",
+    "export.after_fencing",
+)
 SHORT_TIMEOUT_S = 2.0
 """Of a record in the client, in a run in which the cluster goes away: what an hour is to the thirty seconds that it comes with, some seconds are to this."""
 

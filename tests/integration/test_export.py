@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import OFFSET_END, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at run time, not in its types
     AdminClient,
     AlterConfigOpType,
@@ -106,9 +106,19 @@ def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_writ
 @pytest.mark.parametrize(
     "failpoint",
     # The two producers of a unit take turns: once each is killed with a transaction open.
-    ["before_begin=kill@2", "after_produce=kill@2", "after_produce=kill@3", "before_commit=kill@2", "after_commit=kill@2", "after_fencing=kill@1"],
+    [
+        "before_settled=kill@1",
+        "after_settled=kill@1",
+        "after_fencing=kill@1",
+        "before_begin=kill@2",
+        "after_produce=kill@2",
+        "after_produce=kill@3",
+        "before_commit=kill@2",
+        "after_commit=kill@2",
+        "after_save=kill@1",
+    ],
 )
-def test_after_a_kill_at_any_point_of_a_transaction_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+def test_after_a_kill_at_any_point_nothing_is_missing_or_there_twice(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
     kill_and_go_on(kafka, place, store, failpoint)
 
 
@@ -342,6 +352,35 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
     with exporters(over):
         wait_until(lambda: over.said("begins again"), "it begins over", WAIT_S)
         put(store, 10, first=9_000)
+        wait_caught_up(store, coordinator, again)
+        over.drain()
+    assert check_equal(store, again) == 210
+
+
+def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_until_they_are_to_be_begun_over(
+    kafka: Kafka, place: Path, store: Datastore
+) -> None:
+    export = export_to(kafka)
+    coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
+    put(store, 200)
+    first = Exporter(place, "a", SHARDS, [export])
+    with exporters(first):
+        wait_caught_up(store, coordinator, export)
+        first.drain()
+    everything = [TopicPartition(export.topic or "", shard, OFFSET_END) for shard in range(SHARDS)]
+    for deleted in admin.delete_records(everything).values():
+        deleted.result(METADATA_S)
+    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, "they are gone"
+    put(store, 10, first=9_000)
+    refused = Exporter(place, "b", SHARDS, [export])
+    with exporters(refused):
+        reader = LagReader(store, coordinator)
+        wait_until(lambda: all("has lost its end" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
+        refused.drain()
+    assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, "nothing was guessed"
+    again = export_to(kafka, name=export.name, on_lost_topic="start_over")
+    over = Exporter(place, "c", SHARDS, [again])
+    with exporters(over):
         wait_caught_up(store, coordinator, again)
         over.drain()
     assert check_equal(store, again) == 210

@@ -101,8 +101,9 @@ class UnitProducer:
             headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
             while True:
                 try:
-                    # By position (`callback` and `on_delivery` are one): by name the call costs a third more.
-                    produce(topic, value, key, shard, None, delivered if number in watched else None, timestamp_ms, headers)
+                    # By position: by name the call costs a third more. `callback` and `on_delivery` are one to the client, but of two that are given,
+                    # None or not, only the first one counts.
+                    produce(topic, value, key, shard, delivered if number in watched else None, None, timestamp_ms, headers)
                     break
                 except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
                     _served(self._producer, self._producer.poll, 0.05)

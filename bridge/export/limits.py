@@ -35,10 +35,6 @@ LIVE_CELLS_MAX: Final = 200
 """A shard that is at most so many cells behind is live: it is in the next transaction whatever other shards have to catch up with. So many are read together
 with those of other shards, in one round trip."""
 
-COLLECT_AFTER_OBJECTS: Final = 50_000
-"""New objects after which the collector looks for cycles. A transaction makes some thirty thousand at once, none of them in a cycle: with Python's 700 the
-collector takes an eighth of the exporter's CPU to find nothing."""
-
 CLIENT_QUEUE_KBYTES: Final = 64 << 10
 """Kilobytes that the client library queues of one unit; past them producing waits."""
 

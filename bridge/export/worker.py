@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,9 +12,10 @@ from typing import Final
 from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
 from bridge.export.export_group import ExportGroup
-from bridge.export.limits import COLLECT_AFTER_OBJECTS, DRAIN_S, POLL_INTERVAL_S
+from bridge.export.limits import DRAIN_S, POLL_INTERVAL_S
 from bridge.triggers.shares import drain, join
 from bridge.triggers.standing import LeaseKeeper
+from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
 from store.limits import ADDED_ID_MAX
@@ -40,7 +40,7 @@ def run_exporter(
     Errors of the store, the coordination and the cluster are waited out and told. StaleWriter is raised when another process has taken the name; anything
     else is a defect and is raised.
     """
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    collect_seldom()
     groups: list[ExportGroup] = []
     for export in exports:
         if (group := join(stop, partial(ExportGroup, export, datastore, coordinator, name), _log)) is None:

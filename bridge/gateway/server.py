@@ -53,6 +53,7 @@ from bridge.gateway.topics import Topics, legal_topic_name
 from bridge.gateway.typed_topics import TYPED_LOOK_S, TypedTopics
 from bridge.gateway.users import ANONYMOUS, read_security
 from bridge.typed.typed_format import TypedFormat
+from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
 from store.server.asgi import App
@@ -335,6 +336,7 @@ def run_gateway(
         if superseded is None:
             raise RuntimeError("a gateway that was started knows of the others")
         superseded.add_done_callback(lambda _: stop.set())
+        collect_seldom()
         if on_started is not None:
             on_started(gateway.port, gateway.registry_port)
         await asyncio.get_running_loop().run_in_executor(None, stop.wait)

@@ -6,7 +6,6 @@ Any number of these run at once and share the shards of every index. A worker lo
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from contextlib import suppress
@@ -18,6 +17,7 @@ from bridge.indexes.groups import Throttle, index_positions, index_trigger
 from bridge.indexes.unfit import UnfitCounter
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.worker import LEASE_S, run_trigger_worker
+from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError
@@ -35,10 +35,6 @@ BUILDING_LOOK_S: Final = 0.1
 
 THREADS: Final = 8
 """Shards of one version that a worker brings on at the same time."""
-
-_COLLECT_AFTER_OBJECTS: Final = 50_000
-"""New objects after which the collector of garbage looks for cycles. A batch makes some ten for each cell, none of them in a cycle: with Python's 700 it is a
-quarter of a build's CPU."""
 
 
 @dataclass
@@ -64,7 +60,7 @@ class IndexWorker:
 
     def run(self, stop: threading.Event) -> None:
         """Blocks until ``stop`` is set; then drains."""
-        gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+        collect_seldom()
         try:
             while not stop.is_set():
                 try:

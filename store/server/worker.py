@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import socket
@@ -16,6 +15,7 @@ from typing import Final, Protocol
 import uvicorn
 from prometheus_client.registry import Collector
 
+from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.errors import ProtectData, StorageUnavailable
 from store.limits import PUT_TIMEOUT_S
@@ -24,10 +24,6 @@ from store.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
 
 _BACKLOG: Final = 512
 """Connections the kernel keeps for us before they are accepted: a burst of clients that start together."""
-
-_COLLECT_AFTER_OBJECTS: Final = 50_000
-"""New objects after which the collector looks for cycles. A batch put makes some ten thousand at once, none of them in a cycle: with Python's 700 the
-collector takes an eighth of the worker's CPU to find nothing."""
 
 _log: Final = logging.getLogger("cellfeed.worker")
 
@@ -113,10 +109,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What was imported lives as long as the process: the collector need not walk it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+        collect_seldom()
         self._on_started()
 
     async def on_tick(self, counter: int) -> bool:

@@ -1,5 +1,5 @@
 """Readers of a fault run on clusters beside its tailers, each over an engine and a coordination of its own: an exporter into a real Kafka broker; Kafka clients
-of a gateway, assigned and in a group; a trigger."""
+of a gateway, assigned and in a group, one of them a warehouse loader; a trigger that charges."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import confluent_kafka
 
@@ -15,14 +16,24 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.export.declaration import Export
 from bridge.export.verify import verify_export
 from bridge.export.worker import run_exporter
+from consumers.billing.app import GROUP as BILLING
+from consumers.billing.app import card_of, idempotency_key
+from consumers.billing.card_provider import SandboxCardProvider
+from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+from consumers.warehouse.table import WarehouseTable
+from store.cells import Cell
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
+from store.errors import NotFound
+from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until
-from tests.faults.invariants import Violations
+from tests.faults.invariants import Log, Seen, Violations, check_once_per_cell, check_reader, merge
 from tests.integration.export_steps import check_equal, export_to
-from tests.integration.move_steps import kafka_consumer, polled
+from tests.integration.move_steps import gateway, kafka_consumer, polled
 from tests.services.local_kafka import Kafka
 from tests.unit.trigger_workers import Recorder, working
+
+_FLUSH = FlushPolicy(rows=50, age_s=0.3)
 
 Place = tuple[int, int]
 """Shard and added_id."""
@@ -78,18 +89,32 @@ def exporting(engine: ClusteredEngine) -> Iterator[Exported]:
 
 
 class Followed:
-    """What Kafka clients have read, and a trigger has run: by shard and added_id, in its order."""
+    """What Kafka clients have read, and a trigger has run, by shard and added_id, in its order; and what came of it in ``place``: charges, a warehouse."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path) -> None:
         self.assigned: list[Place] = []
         self.grouped: list[Place] = []
         self.recorder = Recorder()
+        self.recorder.before = self._charge
+        self.warehouse = place / "warehouse"
+        self.failed: list[BaseException] = []
+        self._provider = SandboxCardProvider(place / "charges.sqlite3")
+
+    def _charge(self, cell: Cell) -> None:
+        self._provider.charge(idempotency_key(cell), card_of(cell.row_key), cell.added_id + 1)
+
+    def load(self, bootstrap: str, stop: threading.Event) -> None:
+        """Loads the topic into the warehouse until it is told to stop."""
+        try:
+            run_warehouse_loader(bootstrap, "trips", "warehouse", self.warehouse, stop, flush=_FLUSH)
+        except BaseException as error:
+            self.failed.append(error)
 
     def violations(self, datastore: Datastore) -> Violations:
-        """I7, I8 and I14, once nobody writes any more: an assigned client has read every cell once, in order; a group and a trigger have had every cell, some
-        of them again after a claim was lost."""
-        ends = {shard: head.next_added_id for shard, head in datastore.heads().items()}
-        wanted = {(shard, added_id) for shard, end in ends.items() for added_id in range(end)}
+        """I7, I8, I14 and I16, once nobody writes any more: an assigned client has read every cell once, in order; a group and a trigger have had every cell,
+        some of them again after a claim was lost; each cell has one charge, and one row in the warehouse."""
+        log = {shard: [seen_stored(cell) for cell in datastore.engine.scan(shard, 0, 1_000_000)] for shard in datastore.heads()}
+        wanted = {(shard, cell.added_id) for shard, cells in log.items() for cell in cells}
         found: Violations = {}
         everybody = (("I8", "the assigned client", self.assigned), ("I8", "the group", self.grouped), ("I14", "the trigger", self.recorder.cells))
         for invariant, name, read in everybody:
@@ -99,27 +124,57 @@ class Followed:
                 found.setdefault(invariant, []).append(f"{name} lacks {sorted(wanted - set(read))[:5]}")
             if invented := set(read) - wanted:
                 found.setdefault("I2", []).append(f"{name} was given {sorted(invented)[:5]}")
-        for shard, end in ends.items():
+        for shard, cells in log.items():
             ids = [added_id for number, added_id in self.assigned if number == shard]
-            if ids != list(range(end)):
-                found.setdefault("I7", []).append(f"the assigned client read shard {shard} as {ids[:5]}…, {len(ids)} of {end}, not each once and in order")
-        return found
+            if ids != list(range(len(cells))):
+                found.setdefault("I7", []).append(f"the assigned client read {shard} as {ids[:5]}…, {len(ids)} of {len(cells)}, not each once and in order")
+        return merge(found, self._charges(wanted), self._rows(log))
+
+    def _charges(self, wanted: set[Place]) -> Violations:
+        due = {f"{BILLING}-{shard}-{added_id}": added_id + 1 for shard, added_id in wanted}
+        charges = self._provider.charges()
+        wrong = [f"{each.idempotency_key} took {each.amount_cents} cents" for each in charges if each.amount_cents != due.get(each.idempotency_key)]
+        return merge(check_once_per_cell(due, [each.idempotency_key for each in charges], "charge"), {"I16": wrong})
+
+    def _rows(self, log: Log) -> Violations:
+        ends = {shard: len(cells) for shard, cells in log.items() if cells}
+
+        def loaded() -> bool:
+            try:
+                positions = WarehouseTable(self.warehouse).positions()
+            except NotFound:
+                return False
+            return all(shard in positions and positions[shard].next_id >= end for shard, end in ends.items())
+
+        try:
+            until(loaded, "the warehouse has come to the ends")
+        except TimeoutError as error:
+            return {"I16": [str(error), *map(repr, self.failed)]}
+        table = WarehouseTable(self.warehouse)
+        rows = {
+            shard: [Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard)] for shard in ends
+        }
+        told = check_reader(log, rows, "the warehouse")
+        return {"I16": [*(each for some in told.values() for each in some), *map(repr, self.failed)]}
 
 
 @contextmanager
 def following(engine: ClusteredEngine) -> Iterator[Followed]:
     """A gateway with its clients, and a trigger; they end with the context. Closes the engine."""
-    followed, stop = Followed(), threading.Event()
+    stop = threading.Event()
     with ExitStack() as stack:
+        followed = Followed(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cellfeed-followed-"))))
         datastore = stack.enter_context(Datastore(engine))
         coordinator = StoreCoordinator(datastore.state)
         stack.callback(coordinator.close)
         stack.enter_context(working(datastore, coordinator, followed.recorder))
-        consumer = stack.enter_context(kafka_consumer(datastore, coordinator))
-        by_hand, member = consumer({"group.id": "by-hand"}), consumer({"group.id": "members"})
+        bootstrap = stack.enter_context(gateway(datastore, coordinator))
+        by_hand, member = kafka_consumer(bootstrap, "by-hand"), kafka_consumer(bootstrap, "members")
         by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(datastore.shards)])
         member.subscribe(["trips"])
-        threads = [polled(by_hand, followed.assigned, stop), polled(member, followed.grouped, stop)]
+        loader = threading.Thread(target=followed.load, args=(bootstrap, stop), name="warehouse")
+        loader.start()
+        threads = [polled(by_hand, followed.assigned, stop), polled(member, followed.grouped, stop), loader]
         try:
             yield followed
         finally:

@@ -52,7 +52,8 @@ OTHER_PROCESSES = 5
 
 
 def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> FaultRun:
-    """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a trigger, and an exporter to a real Kafka broker (I14, I15, I17)."""
+    """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a warehouse loader among them, a trigger that charges, and an exporter to a
+    real Kafka broker (I14 to I17)."""
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()

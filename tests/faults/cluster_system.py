@@ -83,7 +83,7 @@ class ClusterSystem:
         """A node's own log, past every watermark, straight from its server."""
         engine = MySqlEngine(MySqlServer(self.servers[name].url), DATASTORE, SHARDS)
         try:
-            return {shard: [_seen(cell) for cell in engine.scan(shard, 0, 100_000)] for shard in engine.heads()}
+            return {shard: [seen_stored(cell) for cell in engine.scan(shard, 0, 100_000)] for shard in engine.heads()}
         finally:
             engine.close()
 
@@ -107,7 +107,7 @@ def _open_node(url: str, timeout_s: float) -> MySqlEngine:
     return MySqlEngine(MySqlServer(parse_mysql_url(url), timeout_s), DATASTORE, SHARDS)
 
 
-def _seen(cell: object) -> Seen:
+def seen_stored(cell: object) -> Seen:
     return Seen(cell.added_id, UUID(bytes=cell.row_key), cell.column_name, cell.ref_key, decode_body(cell.body))  # type: ignore[attr-defined]
 
 
@@ -180,7 +180,7 @@ class Tailer(threading.Thread):
                     self.heads.append(heads)
                     for shard, head in heads.items():
                         while next_ids[shard] < head.watermark and (cells := self._engine.scan(shard, next_ids[shard], 500)):
-                            self.read[shard] += map(_seen, cells)
+                            self.read[shard] += map(seen_stored, cells)
                             next_ids[shard] = cells[-1].added_id + 1
             self.longest_look_s = max(self.longest_look_s, time.monotonic() - began_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 import confluent_kafka
@@ -197,18 +197,22 @@ def paused_mover(clusters: dict[str, TestCluster], engine: ClusteredEngine, poin
 
 
 @contextmanager
-def kafka_consumer(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[Callable[[dict[str, object]], confluent_kafka.Consumer]]:
-    """A gateway over the datastore, and what makes consumers of it."""
+def gateway(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[str]:
+    """One over the datastore; gives its bootstrap address."""
     stop, ports = threading.Event(), list[int]()
     settings = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0.1, formats={"*": "json"})
     thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
     thread.start()
     try:
         wait_until(lambda: bool(ports), "the gateway serves")
-        yield lambda more: confluent_kafka.Consumer({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "auto.offset.reset": "earliest", **more})
+        yield f"127.0.0.1:{ports[0]}"
     finally:
         stop.set()
         thread.join(60)
+
+
+def kafka_consumer(bootstrap: str, group: str) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "group.id": group})
 
 
 def polled(consumer: confluent_kafka.Consumer, into: list[tuple[int, int]], stop: threading.Event) -> threading.Thread:

@@ -25,7 +25,23 @@ from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition
-from tests.integration.move_steps import POINTS, SHARD, admins, cells, check, kafka_consumer, log, move, open_engine, polled, serving, shown, tailing, writing
+from tests.integration.move_steps import (
+    POINTS,
+    SHARD,
+    admins,
+    cells,
+    check,
+    gateway,
+    kafka_consumer,
+    log,
+    move,
+    open_engine,
+    polled,
+    serving,
+    shown,
+    tailing,
+    writing,
+)
 from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until
@@ -126,8 +142,8 @@ def test_readers_of_every_kind_go_on_over_moves_there_and_back(clusters: dict[st
         stack.enter_context(index_worker(reading))
         version = made_index(reading, INDEX)
         stack.enter_context(working(reading, coordinator, recorder))
-        consumer = stack.enter_context(kafka_consumer(reading, coordinator))
-        by_hand, member = consumer({"group.id": "by-hand"}), consumer({"group.id": "members"})
+        bootstrap = stack.enter_context(gateway(reading, coordinator))
+        by_hand, member = kafka_consumer(bootstrap, "by-hand"), kafka_consumer(bootstrap, "members")
         by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(SHARDS)])
         member.subscribe(["trips"])
         threads = [polled(by_hand, assigned, stop), polled(member, grouped, stop)]

@@ -24,7 +24,7 @@ _CALENDAR_END_MS: Final = 253_402_300_799_999
 
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
-    await context.heads.refresh()
+    await context.heads.refresh(peer.asked_s)
     topics = []
     named = await context.topics_named(topic.name for topic in request.topics)
     for topic, found in zip(request.topics, named, strict=True):

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import struct
+import time
 from typing import Any, Final
 
 from bridge.gateway import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
@@ -51,6 +52,7 @@ class _Request:
     def __init__(self, head: RequestHead, body: object) -> None:
         self.head = head
         self.body = body
+        self.read_s = time.monotonic()
 
 
 _numbers: Final = itertools.count()
@@ -216,7 +218,6 @@ class Connection:
         head = request.head
         if request.body is None:
             return [write_response(RequestHead(API_VERSIONS, 0, head.correlation_id, head.client_id, 0), api_18_api_versions.unsupported())]
-        result = await APIS[head.api_key].handle(
-            self._context, request.body, head, Peer(head.client_id, self._host, head.version, self._listener, self._principal, self._number)
-        )
+        peer = Peer(head.client_id, self._host, head.version, self._listener, self._principal, self._number, request.read_s)
+        result = await APIS[head.api_key].handle(self._context, request.body, head, peer)
         return result if isinstance(result, list) else [write_response(head, result)]

@@ -96,7 +96,7 @@ class GatewayContext:
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Who sent a request. ``listener``: the name of the one that it came in through, which decides the addresses that it is told; ``connection``: the number
-    of the connection, which no other one of this gateway ever has."""
+    of the connection, which no other one of this gateway ever has; ``asked_s``: when the request was read, as ``time.monotonic`` tells it."""
 
     client_id: str
     host: str
@@ -104,3 +104,4 @@ class Peer:
     listener: str
     principal: str
     connection: int
+    asked_s: float

@@ -8,6 +8,7 @@ come meanwhile are met by the next of these looks: a look asks every node of eve
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
@@ -35,20 +36,35 @@ class LogHeads:
         self._heads: dict[int, Head] = {}
         self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
         self._reading: asyncio.Future[dict[int, Head]] | None = None
+        self._begun_s = float("-inf")
+        """When the last look began."""
+        self._taken: asyncio.Future[dict[int, Head]] | None = None
+        """The last look whose result is known here."""
         self._woken = self._following = False
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
 
-    async def refresh(self) -> None:
-        """Reads the counters. What was committed before this call is seen when it returns."""
-        # A read that is under way may have looked before the caller's commit: only one that begins from here on counts.
+    async def refresh(self, asked_s: float | None = None) -> None:
+        """Reads the counters. What was committed before this call is seen when it returns; with ``asked_s``, what was before that moment of
+        ``time.monotonic``: requests that were read together share a look, and some clients send one for each partition."""
+        reading = await self._look(asked_s)
+        heads = await asyncio.shield(reading)
+        if self._taken is not reading:
+            self._taken = reading
+            self._take(heads)
+
+    async def _look(self, asked_s: float | None) -> asyncio.Future[dict[int, Head]]:
+        """A look that began late enough, ended or not."""
         if self._reading is not None:
+            if asked_s is not None and self._begun_s >= asked_s and not _has_failed(self._reading):
+                return self._reading
+            # It may have come before the caller's commit: only one that begins from here on counts.
             await asyncio.wait([self._reading])
         if self._reading is None or self._reading.done():
-            loop = asyncio.get_running_loop()
-            self._reading = loop.run_in_executor(self._executor, self._engine.heads)
-        self._take(await asyncio.shield(self._reading))
+            self._begun_s = time.monotonic()
+            self._reading = asyncio.get_running_loop().run_in_executor(self._executor, self._engine.heads)
+        return self._reading
 
     def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
         """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one."""
@@ -116,6 +132,10 @@ class LogHeads:
                 for future in self._waiting[shard]:
                     if not future.done():
                         future.set_result(None)
+
+
+def _has_failed(reading: asyncio.Future[dict[int, Head]]) -> bool:
+    return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 
 _tasks: set[asyncio.Task[None]] = set()

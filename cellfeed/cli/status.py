@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -33,6 +34,9 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.erasures import UnendedErasure
 from store.errors import CellfeedError, NotFound, Unavailable
+
+_SHARDS_PRINTED_MAX: Final = 64
+"""Shards that are printed one by one; a datastore may have thousands."""
 
 
 @dataclass
@@ -152,8 +156,8 @@ def _print_storage(told: _Told, datastore: str) -> None:
         console.print(f"the storage is away: {told.storage_away}", style="red", highlight=False)
     else:
         cells = sum(head.watermark - head.log_start for head in told.heads.values())
-        watermarks = " ".join(f"{shard}:{head.watermark}" for shard, head in told.heads.items())
-        trimmed = " ".join(f"{shard}:{head.log_start}" for shard, head in told.heads.items() if head.log_start)
+        watermarks = _each_shard({shard: head.watermark for shard, head in told.heads.items()})
+        trimmed = _each_shard({shard: head.log_start for shard, head in told.heads.items() if head.log_start})
         starts = f"; trimmed logs begin at {trimmed}" if trimmed else ""
         console.print(f"{datastore}: {cells} cells in {len(told.heads)} shards; watermarks {watermarks}{starts}", highlight=False)
     for cluster in told.clusters:
@@ -163,6 +167,12 @@ def _print_storage(told: _Told, datastore: str) -> None:
         reason = f": {erasure.error}" if erasure.error else ""
         text = f"the erasure of row {erasure.row_key}, asked for at {asked}, is not done yet; a worker goes on with it by itself{reason}"
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+def _each_shard(numbers: Mapping[int, int]) -> str:
+    if len(numbers) > _SHARDS_PRINTED_MAX:
+        return f"{min(numbers.values())} to {max(numbers.values())} ({len(numbers)} shards; --json has each)"
+    return " ".join(f"{shard}:{number}" for shard, number in numbers.items())
 
 
 def _print_gateways(told: _Told) -> None:

@@ -333,7 +333,15 @@ def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: 
     assert said["groups"] == [{"group": "readers", "topic": "trips", "behind": 10 - ends[0], "parked": 0, "stopped_because": None}]
     text = run("status").out
     assert "10 cells in 4 shards" in text
+    assert f"3:{ends[3]}" in text
     assert "down" in text
+
+
+def test_status_of_thousands_of_shards_is_a_line(run: Run, opened: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(opened, 10)
+    ends = [head.watermark for head in opened.heads().values()]
+    monkeypatch.setattr("cellfeed.cli.status._SHARDS_PRINTED_MAX", 3)
+    assert f"watermarks {min(ends)} to {max(ends)} (4 shards; --json has each)" in " ".join(run("status").out.split())
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from bridge.gateway.heads import LogHeads
 from store.engines.contract import Head
+from store.errors import StorageUnavailable
 
 LONG_S = 60.0
 """Longer than a test may take: who waits for as long was not woken."""
@@ -115,6 +117,37 @@ def test_many_refreshes_at_once_are_few_reads() -> None:
         await asyncio.gather(*(heads.refresh() for _ in range(50)))
         assert heads[1].watermark == 3
         assert counters.reads - before <= 3
+
+    run(use)
+
+
+def test_requests_that_were_read_together_share_a_look_and_one_that_was_read_later_does_not() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.watermarks[0] = 1
+        asked_s = time.monotonic()
+        before = counters.reads
+        for _ in range(5):
+            await heads.refresh(asked_s)
+        assert (counters.reads, heads[0].watermark) == (before + 1, 1)
+        counters.watermarks[0] = 2
+        await heads.refresh(asked_s)
+        assert heads[0].watermark == 1
+        await heads.refresh(time.monotonic())
+        assert (counters.reads, heads[0].watermark) == (before + 2, 2)
+
+    run(use)
+
+
+def test_a_look_that_failed_is_shared_with_nobody() -> None:
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        counters.watermarks[0] = 1
+        counters.error = StorageUnavailable("away")
+        asked_s = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            await heads.refresh(asked_s)
+        counters.error = None
+        await heads.refresh(asked_s)
+        assert heads[0].watermark == 1
 
     run(use)
 

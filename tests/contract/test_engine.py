@@ -561,6 +561,7 @@ def test_e21_puts_to_an_erased_row_are_refused_and_the_others_of_the_call_are_wr
         (Outcome.FAILED, 1, None),
         (Outcome.EXISTS, 1, 2),
     ]
+    assert decode_body(engine.scan(1, 2, 1)[0].body) == cell(2, row=other).body_json
     for refused in (results[0], results[2]):
         assert isinstance(refused.error, RowErased)
         assert (refused.error.definite, refused.error.retriable, refused.acknowledged) == (True, False, False)

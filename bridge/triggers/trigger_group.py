@@ -35,6 +35,7 @@ from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
+from store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.triggers")
 
@@ -79,6 +80,8 @@ class TriggerGroup:
         self._lost_because: str | None = None
         """Why nobody knows where the work goes on, when the group's offsets were lost."""
         self._to_give_back: list[Claim] = []
+        self._waiting = RepeatedWarning(_log)
+        """Of shards that wait for the store: while a master is away thousands of them may. Each has its reason in its progress."""
         self._control = Control(datastore.state, trigger.group)
         self._poke = poke_of(trigger.group)
         self._control_at_s = 0.0
@@ -264,7 +267,7 @@ class TriggerGroup:
                 self._tell_trimmed(shard, error)
             elif isinstance(error, CellfeedError):
                 self._runs[shard].progress.because = f"waiting: {error}"
-                _log.warning("shard %d of %s waits: %s", shard, self._trigger.group, error)
+                self._waiting.warn("shard %d of %s waits: %s", shard, self._trigger.group, error)
             elif error is not None:
                 raise error
 

@@ -26,6 +26,7 @@ from store.clusters.cluster import Cluster
 from store.errors import CellfeedError, OutcomeUnknown, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
+from store.repeated_warnings import RepeatedWarning
 
 declare("buffer.after_copies", "buffer.after_own_put", "buffer.before_accept", "buffer.drain.after_put", "buffer.drain.before_remove")
 
@@ -56,6 +57,7 @@ class BufferedWriter:
         self._tables, self._write, self._shard_of = tables, write, shard_of
         self._copies = min(copies, len(tables) - 1)
         self._chance = chance or random.Random()
+        self._lacking = RepeatedWarning(_log)
 
     def put(self, own: str, cells: Sequence[NewCell]) -> list[PutResult]:
         """As the engine's ``put``, for cells of the cluster ``own``. Raises only when neither the own master nor another one took them."""
@@ -92,7 +94,7 @@ class BufferedWriter:
             try:
                 self._tables[name].add(own, cells)
             except Unavailable as error:
-                _log.warning("no copy of a put for cluster %s on %s: %s", own, name, error)
+                self._lacking.warn("no copy of a put for cluster %s on %s: %s", own, name, error)
             else:
                 kept_on.append(name)
         return kept_on

@@ -3,6 +3,7 @@ of a gateway, assigned and in a group, one of them a warehouse loader; a trigger
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from consumers.warehouse.table import WarehouseTable
 from store.cells import Cell
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
+from store.engines.contract import Engine
 from store.errors import NotFound
 from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until
@@ -98,10 +100,11 @@ class Followed:
         self.recorder.before = self._charge
         self.warehouse = place / "warehouse"
         self.failed: list[BaseException] = []
-        self._provider = SandboxCardProvider(place / "charges.sqlite3")
+        self.provider = SandboxCardProvider(place / "charges.sqlite3")
 
     def _charge(self, cell: Cell) -> None:
-        self._provider.charge(idempotency_key(cell), card_of(cell.row_key), cell.added_id + 1)
+        """What the cell's own body says: another body at a place that was charged already is refused by the provider."""
+        self.provider.charge(idempotency_key(cell), card_of(cell.row_key), cell.body["n"])
 
     def load(self, bootstrap: str, stop: threading.Event) -> None:
         """Loads the topic into the warehouse until it is told to stop."""
@@ -128,11 +131,11 @@ class Followed:
             ids = [added_id for number, added_id in self.assigned if number == shard]
             if ids != list(range(len(cells))):
                 found.setdefault("I7", []).append(f"the assigned client read {shard} as {ids[:5]}…, {len(ids)} of {len(cells)}, not each once and in order")
-        return merge(found, self._charges(wanted), self._rows(log))
+        return merge(found, self._charges(log), self._rows(log))
 
-    def _charges(self, wanted: set[Place]) -> Violations:
-        due = {f"{BILLING}-{shard}-{added_id}": added_id + 1 for shard, added_id in wanted}
-        charges = self._provider.charges()
+    def _charges(self, log: Log) -> Violations:
+        due = {f"{BILLING}-{shard}-{cell.added_id}": json.loads(cell.body_json)["n"] for shard, cells in log.items() for cell in cells}
+        charges = self.provider.charges()
         wrong = [f"{each.idempotency_key} took {each.amount_cents} cents" for each in charges if each.amount_cents != due.get(each.idempotency_key)]
         return merge(check_once_per_cell(due, [each.idempotency_key for each in charges], "charge"), {"I16": wrong})
 
@@ -152,14 +155,15 @@ class Followed:
             return {"I16": [str(error), *map(repr, self.failed)]}
         table = WarehouseTable(self.warehouse)
         rows = {
-            shard: [Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard)] for shard in ends
+            shard: [Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard)]
+            for shard in table.shards()
         }
-        told = check_reader(log, rows, "the warehouse")
+        told = check_reader({shard: log.get(shard, []) for shard in {*log, *rows}}, rows, "the warehouse")
         return {"I16": [*(each for some in told.values() for each in some), *map(repr, self.failed)]}
 
 
 @contextmanager
-def following(engine: ClusteredEngine) -> Iterator[Followed]:
+def following(engine: Engine) -> Iterator[Followed]:
     """A gateway with its clients, and a trigger; they end with the context. Closes the engine."""
     stop = threading.Event()
     with ExitStack() as stack:

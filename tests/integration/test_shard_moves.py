@@ -16,7 +16,7 @@ from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
 from store.clusters.moves import mover, steps
-from store.clusters.moves.underway import underway
+from store.clusters.moves.underway import owners, underway
 from store.clusters.rejoin import clone, follow_again
 from store.clusters.shard_map import read_map
 from store.datastore import Datastore
@@ -224,29 +224,35 @@ column_defs:
 """
 
 
-def test_a_promotion_of_the_source_in_the_middle_of_a_move_changes_nothing(clusters: dict[str, TestCluster]) -> None:
-    for point in ("move.inside_copy", "move.after_fence"):
-        with closing(open_engine(clusters)) as engine, Datastore(open_engine(clusters)) as datastore:
-            with tailing(clusters) as tailer, writing(datastore) as writer:
-                promoted: list[str] = []
+def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_its_target(clusters: dict[str, TestCluster]) -> None:
+    # Only c1 has a minion to promote: it is the source of the moves to c2, and the target of those back.
+    points = [("c2", "move.inside_copy"), ("c1", "move.inside_copy"), ("c2", "move.after_fence"), ("c1", "move.before_switch"), ("c2", "move.after_rest")]
+    for to, point in [*points, ("c1", "move.after_switch")]:
+        with (
+            closing(open_engine(clusters)) as engine,
+            Datastore(open_engine(clusters)) as datastore,
+            tailing(clusters) as tailer,
+            writing(datastore) as writer,
+        ):
+            promoted: list[str] = []
 
-                def once(promoted: list[str] = promoted) -> None:
-                    if not promoted:
-                        promoted.append("under way")
-                        done = promote(clusters["c1"].admin)
-                        promoted[0] = done.master
-                        wait_until(lambda: follows_again(clusters["c1"], done.old_master), "the old master is a minion")
+            def once(promoted: list[str] = promoted) -> None:
+                if not promoted:
+                    promoted.append("under way")
+                    done = promote(clusters["c1"].admin)
+                    promoted[0] = done.master
+                    wait_until(lambda: follows_again(clusters["c1"], done.old_master), "the old master is a minion")
 
-                watch_failpoint(point, once)
-                try:
-                    move(clusters, engine, "c2")
-                finally:
-                    unwatch_failpoint(point)
-                assert promoted[0] in ("a", "b")
-                writer.goes_on()
-                writer.stop()
-                check(clusters, writer, tailer)
-            move(clusters, engine, "c1")
+            watch_failpoint(point, once)
+            try:
+                move(clusters, engine, to)
+            finally:
+                unwatch_failpoint(point)
+            assert promoted[0] in ("a", "b")
+            assert owners(admins(clusters))[SHARD] == to
+            writer.goes_on()
+            writer.stop()
+            check(clusters, writer, tailer)
 
 
 def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing_more(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:

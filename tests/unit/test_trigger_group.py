@@ -5,13 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from unittest.mock import patch
+
+import pytest
 
 from bridge.coordination.contract import Claim
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.program import trigger
+from bridge.triggers.shard_run import ShardRun
 from bridge.triggers.trigger_group import TriggerGroup
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
+from store.repeated_warnings import TOLD_EVERY_S
+from tests.services.waiting import wait_until
+from tests.unit.trigger_workers import Recorder, all_cells, put, working
 
 LEASE_S = 0.2
 
@@ -49,3 +56,23 @@ def test_a_shard_whose_giving_back_failed_is_given_back_later(datastore: Datasto
     assert away.failed
     owners = list(here.owners("recorder", "trips").values())
     assert (owners.count("a"), owners.count("b")) == (datastore.shards / 2, datastore.shards / 2)
+
+
+def test_while_the_store_is_away_the_log_has_a_line_now_and_then_and_not_one_for_each_try(datastore: Datastore, caplog: pytest.LogCaptureFixture) -> None:
+    tries = list[ShardRun]()
+
+    def away(run: ShardRun) -> bool:
+        tries.append(run)
+        raise StorageUnavailable("the master is away")
+
+    recorder = Recorder()
+    put(datastore, range(50))
+    began_s = time.monotonic()
+    with working(datastore, StoreCoordinator(datastore.state), recorder):
+        with patch.object(ShardRun, "run_chunk", away):
+            wait_until(lambda: len(tries) > 100, "shards are tried again and again")
+        took_s = time.monotonic() - began_s
+        wait_until(lambda: sorted(recorder.cells) == sorted(all_cells(datastore)), "all cells have run")
+    told = [record.getMessage() for record in caplog.records if "wait" in record.getMessage()]
+    assert 1 <= len(told) <= 1 + took_s / TOLD_EVERY_S
+    assert told[0].endswith("the master is away")

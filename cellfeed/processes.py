@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -206,24 +206,23 @@ def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
     from store.clusters.moves.heal import MoveHealer
 
     clusters = {each.name: storage.cluster_servers(config, each.name) for each in config.datastore.clusters}
-    thread = threading.Thread(target=MoveHealer(clusters).run, args=(stop,), name="move-healer")
-    if len(clusters) > 1:
-        thread.start()
-    try:
-        yield
-    finally:
-        if thread.is_alive():
-            stop.set()
-            thread.join()
+    with ExitStack() as stack:
         for cluster in clusters.values():
-            cluster.close()
+            stack.callback(cluster.close)
+        if len(clusters) > 1:
+            stack.enter_context(_beside("move-healer", MoveHealer(clusters).run, stop))
+        yield
+
+
+def erasures_ended(datastore: Datastore, stop: threading.Event) -> AbstractContextManager[None]:
+    """Beside what the process does, until ``stop`` is set: erasures that were broken off are ended."""
+    return _beside("erasures", ErasureJob(datastore.unended_erasures, datastore.end_erasure).run, stop)
 
 
 @contextmanager
-def erasures_ended(datastore: Datastore, stop: threading.Event) -> Iterator[None]:
-    """Beside what the process does, until ``stop`` is set: erasures that were broken off are ended."""
-    job = ErasureJob(datastore.unended_erasures, datastore.end_erasure)
-    thread = threading.Thread(target=job.run, args=(stop,), name="erasures")
+def _beside(name: str, run: Callable[[threading.Event], None], stop: threading.Event) -> Iterator[None]:
+    """A thread that runs until ``stop`` is set, by somebody or by the end of the context."""
+    thread = threading.Thread(target=run, args=(stop,), name=name)
     thread.start()
     try:
         yield

@@ -18,9 +18,9 @@ from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
 from store.clusters.roles import Role
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs
 from store.engines.index_fences import Fences
-from store.errors import StorageUnavailable
+from store.errors import ShardMoving, StorageUnavailable
 from store.sharding import shards_of
 
 _LOOKS: Final = 5
@@ -41,19 +41,23 @@ class ClusteredIndexes:
         self._cluster_of = placement.cluster_of
         self._fences = Fences([_FencedCluster(cluster) for cluster in clusters])
 
-    def create(self, table: IndexTable) -> None:
-        while True:
-            version = self._placement.map.version
-            for cluster in self._clusters:
-                cluster.write(lambda engine, _: engine.indexes.create(table), WRITE_TIMEOUT_S)
-            self._placement.refresh()
-            # A shard that has moved meanwhile may have gone from a cluster that was not asked yet to one that had been.
-            if self._placement.map.version == version:
-                return
+    def create(self, table: IndexTable) -> frozenset[int]:
+        return self._everywhere(lambda indexes: indexes.create(table), f"has no table {table.name} yet")
 
-    def drop(self, table: IndexTable) -> None:
-        for cluster in self._clusters:
-            cluster.write(lambda engine, _: engine.indexes.drop(table), WRITE_TIMEOUT_S)
+    def drop(self, table: IndexTable) -> frozenset[int]:
+        return self._everywhere(lambda indexes: indexes.drop(table), f"has its table {table.name} still")
+
+    def _everywhere(self, act: Callable[[NodeIndexStore], frozenset[int]], otherwise: str) -> frozenset[int]:
+        """On every shard. One that is behind the fence of a move is served nowhere, and its tables have other names: it is waited for, or the move would
+        take it along as it was."""
+
+        def once() -> frozenset[int]:
+            done = frozenset(shard for cluster in self._clusters for shard in cluster.write(lambda engine, _: act(engine.indexes), WRITE_TIMEOUT_S))
+            if lacking := set(range(self._placement.map.shards)) - done:
+                raise ShardMoving(f"shard {min(lacking)} {otherwise}: it moves to another cluster, or is on one that this process does not know; try again")
+            return done
+
+        return self._placement.settled(once)
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self._fences.read(shards)

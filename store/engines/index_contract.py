@@ -100,11 +100,14 @@ class Outdated(NamedTuple):
 class IndexStore(Protocol):
     """See the module's promises."""
 
-    def create(self, table: IndexTable) -> None:
-        """Makes the tables where they are missing."""
+    def create(self, table: IndexTable) -> frozenset[int]:
+        """Makes the tables where they are missing; the shards that have one then, which are all. Raises Unavailable when a shard that moves did not get its
+        own in time: to be done again."""
         ...
 
-    def drop(self, table: IndexTable) -> None: ...
+    def drop(self, table: IndexTable) -> frozenset[int]:
+        """The shards that have none then. Raises as :meth:`create`."""
+        ...
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         """The number of each shard's fence. X6."""
@@ -155,9 +158,13 @@ class IndexStore(Protocol):
 class NodeIndexStore(Protocol):
     """The same of one node of a cluster: writes come with terms, and reads of X3 say None when the node does not have the log, or the fence, that far."""
 
-    def create(self, table: IndexTable) -> None: ...
+    def create(self, table: IndexTable) -> frozenset[int]:
+        """The shards that have one then: those that the node serves, and none that is behind the fence of a move."""
+        ...
 
-    def drop(self, table: IndexTable) -> None: ...
+    def drop(self, table: IndexTable) -> frozenset[int]:
+        """The shards of those that have none then."""
+        ...
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]: ...
 

@@ -13,7 +13,7 @@ Crash points: before the COMMIT nothing of it is there; after it everything. Rep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import uniform
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.sharding import shards_of
 
-declare("mysql.index.before_commit", "mysql.index.after_commit")
+declare("mysql.index.before_commit", "mysql.index.after_commit", "mysql.index.listed")
 
 _GUARD_FAILED: Final = 1242
 """The server's number of "Subquery returns more than 1 row"."""
@@ -62,23 +62,43 @@ class MySqlIndexes:
 
     # --- tables ----------------------------------------------------------------------------------------------------------
 
-    def create(self, table: IndexTable) -> None:
+    def create(self, table: IndexTable) -> frozenset[int]:
         types = ["BINARY(16) NOT NULL", "TINYINT NOT NULL", "BIGINT NOT NULL", *["BIGINT NULL"] * (len(table.columns) - 1)]
         fields = ["BIGINT NULL" if width is None else f"VARBINARY({width}) NULL" for width in table.widths]
         fields[0] = fields[0].replace(" NULL", " NOT NULL")
         columns = [f"{name} {kind}" for name, kind in zip(columns_of(table), types + fields, strict=True)]
         # InnoDB puts the primary key behind every other one: (f0, f1) is (f0, f1, row_key).
         keys = ["PRIMARY KEY (f0, row_key)", *(f"KEY by_f{number} (f0, f{number})" for number in range(1, len(table.widths)))]
-        self._on_each_shard(lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{table.name} ({', '.join(columns + keys)}) ENGINE=InnoDB")
-
-    def drop(self, table: IndexTable) -> None:
-        self._on_each_shard(lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}")
-
-    def _on_each_shard(self, statement: Callable[[str], str]) -> None:
         with self._server.connection() as connection:
+            sql = f"SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = '{table.name}'"
+            databases = {str(database) for (database,) in query(connection, sql)}
+            there = frozenset(shard for shard in self._served(connection) if self._database(shard) in databases)
+        made = f"{table.name} ({', '.join(columns + keys)}) ENGINE=InnoDB"
+        return there | self._on_each_shard(lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{made}", without=there)
+
+    def drop(self, table: IndexTable) -> frozenset[int]:
+        return self._on_each_shard(lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}")
+
+    def _on_each_shard(self, statement: Callable[[str], str], without: Collection[int] = ()) -> frozenset[int]:
+        """Runs it for the shards that are served here, and gives those. Each shard's counter is locked meanwhile, by a connection of its own: a statement about
+        tables ends its transaction. So no move gives the shard's tables other names in between: one would be made beside another, or be found missing."""
+        done = set()
+        with self._server.connection() as locking, self._server.connection() as connection:
             self._check_that_it_takes_writes(connection)
-            for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter ORDER BY shard"):
-                query(connection, statement(self._database(int(shard))))
+            shards = self._served(connection)
+            failpoint("mysql.index.listed")
+            for shard in shards:
+                if shard in without:
+                    continue
+                query(locking, "BEGIN")
+                if query(locking, f"SELECT shard FROM {self._meta}.shard_counter WHERE shard = {shard} FOR UPDATE"):
+                    query(connection, statement(self._database(shard)))
+                    done.add(shard)
+                query(locking, "ROLLBACK")
+        return frozenset(done)
+
+    def _served(self, connection: Connection[Any]) -> list[int]:
+        return [int(shard) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter ORDER BY shard")]
 
     def _check_that_it_takes_writes(self, connection: Connection[Any]) -> None:
         [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")

@@ -113,7 +113,7 @@ class SqliteEngine:
         with self._index_lock:
             if self._indexes is None:
                 self._index_file = SqliteFile(self._file.path.with_name("index.sqlite3"))
-                self._indexes = SqliteIndexes(self._file, self._index_file)
+                self._indexes = SqliteIndexes(self._file, self._index_file, self.shards)
             return self._indexes
 
     def commit_group(self, shard: int) -> str:

@@ -38,16 +38,17 @@ _CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, creat
 
 
 class SqliteIndexes:
-    """:class:`store.engines.index_contract.NodeIndexStore`. ``cells``: the file with the cells; ``file``: the index tables'."""
+    """:class:`store.engines.index_contract.NodeIndexStore`. ``cells``: the file with the cells; ``file``: the index tables'; ``shards``: how many."""
 
-    def __init__(self, cells: SqliteFile, file: SqliteFile) -> None:
+    def __init__(self, cells: SqliteFile, file: SqliteFile, shards: int) -> None:
         self._cells = cells
         self._file = file
+        self._shards = frozenset(range(shards))
         self._fences = Fences([self])
 
     # --- tables ----------------------------------------------------------------------------------------------------------
 
-    def create(self, table: IndexTable) -> None:
+    def create(self, table: IndexTable) -> frozenset[int]:
         types = ["BLOB NOT NULL", "INTEGER NOT NULL", "INTEGER NOT NULL", *["INTEGER"] * (len(table.columns) - 1)]
         fields = ["INTEGER" if width is None else "BLOB" for width in table.widths]
         fields[0] += " NOT NULL"
@@ -59,10 +60,12 @@ class SqliteIndexes:
             )
             for number in range(1, len(table.widths)):
                 connection.execute(f"CREATE INDEX IF NOT EXISTS {table.name}_f{number} ON {table.name} (shard, f0, f{number}, row_key)")
+        return self._shards
 
-    def drop(self, table: IndexTable) -> None:
+    def drop(self, table: IndexTable) -> frozenset[int]:
         with self._file.write() as connection:
             connection.execute(f"DROP TABLE IF EXISTS {table.name}")
+        return self._shards
 
     # --- fences ----------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,9 @@ column_defs:
 OTHER_PROCESSES = 5
 """That write beside the first one where COMMITs are held back: enough for some of them not to wait for each other's shards."""
 
+CELLS_BESIDE_MOVES = 5
+"""In one put while shards move: some hundred cells a second, about as many as all readers of one process follow."""
+
 
 def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> FaultRun:
     """Runs and checks one kind. ``all_readers``: with Kafka clients of a gateway, a warehouse loader among them, a trigger that charges, and an exporter to a
@@ -77,7 +80,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
         version = made_index(indexed, INDEX)
         readers = [indexing.enter_context(each(system.engine(0))) for each in ((exporting, following) if all_readers else ())]
         ledger = Ledger()
-        writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4)
+        writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4, cells=CELLS_BESIDE_MOVES if moves else 1)
         try:
             until(lambda: ledger.acknowledged_between(0, time.monotonic()) > 50 and all(t.at() > 20 for t in tailers), "the work is under way")
             time.sleep(chance.uniform(0.2, 0.6))

@@ -28,7 +28,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, parse_mysql_url
 from store.errors import CellfeedError
 from tests.faults.invariants import Seen
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import Ledger, Put
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import bare_servers
 from tests.services.small_disk import small_disk
@@ -125,10 +125,11 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
 
 
 class DirectWriters:
-    """So many threads for each datastore that put cells, and write down what they were told; each put is tried until it is acknowledged or the run ends."""
+    """So many threads for each datastore that put cells, ``cells`` at a time, and write down what they were told; each put is tried until it is acknowledged
+    or the run ends."""
 
-    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, pause_s: float = 0.01) -> None:
-        self._ledger, self._pause_s = ledger, pause_s
+    def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, cells: int = 1, pause_s: float = 0.01) -> None:
+        self._ledger, self._cells, self._pause_s = ledger, cells, pause_s
         self._stop = threading.Event()
         self.longest_call_s = 0.0
         each = [datastore for datastore in datastores for _ in range(threads)]
@@ -144,16 +145,20 @@ class DirectWriters:
     def _write(self, datastore: Datastore, writer: int) -> None:
         number = 0
         while not self._stop.is_set():
-            number += 1
-            row_key, body = uuid5(NAMESPACE, f"{writer}-{number}"), {"writer": writer, "n": number}
-            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
-            while not put.acknowledged and not self._stop.is_set():
+            waiting: list[tuple[Put, dict[str, int]]] = []
+            for _ in range(self._cells):
+                number += 1
+                body = {"writer": writer, "n": number}
+                waiting.append((self._ledger.begin(uuid5(NAMESPACE, f"{writer}-{number}"), "BASE", 1, json_body.canonical(body)), body))
+            while waiting and not self._stop.is_set():
                 began_s = time.monotonic()
                 with suppress(CellfeedError):
-                    result = datastore.put_cell(row_key, "BASE", 1, body)
-                    self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+                    results = datastore.put_cells([(put.row_key, "BASE", 1, body) for put, body in waiting])
+                    for (put, _), result in zip(waiting, results, strict=True):
+                        if result.acknowledged:
+                            self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
                 self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
-                if not put.acknowledged:
+                if waiting := [each for each in waiting if not each[0].acknowledged]:
                     time.sleep(0.05)
             time.sleep(self._pause_s)
 

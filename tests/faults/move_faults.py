@@ -37,7 +37,7 @@ MASTER_POINTS = tuple(point for point in POINTS if point not in ("move.between_m
 
 def shard_moves(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """The mover killed, then the source's master or the target's, each at a point of its own, one move after the other; then one that nothing happens to."""
-    shard = chance.randrange(4)
+    shard = chance.randrange(SHARDS)
     witnessed = [
         _mover_killed(system, datastore, shard, chance.choice(POINTS), back=chance.random() < 0.5),
         _master_killed(system, datastore, shard, chance.choice(MASTER_POINTS), chance.choice(["source", "target"])),
@@ -47,21 +47,21 @@ def shard_moves(system: ClusterSystem, datastore: Datastore, chance: random.Rand
 
 def mover_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """At every failpoint, and the shard is served again by itself."""
-    shard, turn = chance.randrange(4), chance.randrange(2)
+    shard, turn = chance.randrange(SHARDS), chance.randrange(2)
     witnessed = [_mover_killed(system, datastore, shard, point, back=bool((turn + number) % 2), heals=True) for number, point in enumerate(POINTS)]
     return [*witnessed, _undisturbed(system, datastore, shard)]
 
 
 def master_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """Of both sides, at every failpoint."""
-    shard = chance.randrange(4)
+    shard = chance.randrange(SHARDS)
     witnessed = [_master_killed(system, datastore, shard, point, side) for point in MASTER_POINTS for side in SIDES]
     return [*witnessed, _undisturbed(system, datastore, shard)]
 
 
 def back_killed(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """Who takes a move back, or cleans, at every failpoint of that; then the masters of both sides."""
-    shard = chance.randrange(4)
+    shard = chance.randrange(SHARDS)
     witnessed = [_rollback_killed(system, shard, point) for point in BACK_POINTS]
     witnessed += [_undisturbed(system, datastore, shard), _clean_killed(system, datastore, shard)]
     witnessed += [_master_killed_in_rollback(system, datastore, shard, point, side) for point in BACK_POINTS for side in SIDES]
@@ -72,7 +72,7 @@ def back_killed(system: ClusterSystem, datastore: Datastore, chance: random.Rand
 
 def promoted(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     """Of one side or the other, at every failpoint."""
-    shard, turn = chance.randrange(4), chance.randrange(2)
+    shard, turn = chance.randrange(SHARDS), chance.randrange(2)
     witnessed = [_promoted(system, datastore, shard, point, SIDES[(turn + number) % 2]) for number, point in enumerate(MASTER_POINTS)]
     return [*witnessed, _undisturbed(system, datastore, shard)]
 

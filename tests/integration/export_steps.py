@@ -20,6 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
 from bridge.coordination.contract import Coordinator
+from bridge.coordination.in_store import StoreCoordinator
 from bridge.events.messages import header_values
 from bridge.events.record_headers import added_id_of
 from bridge.export.declaration import Export
@@ -201,6 +202,15 @@ def wait_caught_up(datastore: Datastore, coordinator: Coordinator, export: Expor
     """Until every cell has been exported, and readers of commits see it."""
     wait_until(lambda: caught_up(datastore, coordinator, export), f"{export.name} is at the ends of the logs", WAIT_S)
     wait_marked(export, datastore.shards)
+
+
+def export_everything(datastore: Datastore, store: Path, name: str, export: Export) -> Exporter:
+    """An exporter that comes to the ends of the logs of the embedded datastore in ``store``, and is ended as an operator ends it."""
+    exporter = Exporter(store, name, datastore.shards, [export])
+    with exporters(exporter), closing(StoreCoordinator(datastore.state)) as coordinator:
+        wait_caught_up(datastore, coordinator, export)
+        exporter.drain()
+    return exporter
 
 
 def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:

@@ -197,10 +197,10 @@ def paused_mover(clusters: dict[str, TestCluster], engine: ClusteredEngine, poin
 
 
 @contextmanager
-def gateway(datastore: Datastore, coordinator: StoreCoordinator) -> Iterator[str]:
-    """One over the datastore; gives its bootstrap address."""
+def gateway(datastore: Datastore, coordinator: StoreCoordinator, name: str = "gateway", values: str = "json") -> Iterator[str]:
+    """One over the datastore, with values of that format; gives its bootstrap address."""
     stop, ports = threading.Event(), list[int]()
-    settings = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0.1, formats={"*": "json"})
+    settings = GatewayConfig(port=0, registry_port=0, name=name, group_initial_delay_s=0.1, formats={"*": values})
     thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
     thread.start()
     try:

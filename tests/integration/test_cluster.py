@@ -60,8 +60,8 @@ def log(engine: ClusteredEngine) -> dict[int, list[tuple[int, bytes, bytes]]]:
 def eventually(done: Callable[[], bool], what: str, timeout_s: float = SETTLE_S) -> None:
     deadline_s = time.monotonic() + timeout_s
     while True:
-        # A server that is fenced, or just comes up, cuts its clients off.
-        with suppress(pymysql.err.OperationalError):
+        # A server that is fenced, made a minion, or just comes up cuts its clients off.
+        with suppress(pymysql.err.OperationalError, StorageUnavailable):
             if done():
                 return
         assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"

@@ -14,30 +14,20 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked import ParkedCells
 from store.body_codec import is_erased
 from store.datastore import Datastore
 from store.engines.sqlite_scrub import scrub_files
 from store.errors import StorageUnavailable
 from store.failpoints import FailpointReached, set_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, ended, running
+from tests.services.made_of_cells import indexed_and_parked
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
 SHARDS = 4
 ROWS = 300
-DEFINITION = parse_definition(
-    """
-table: by_secret
-datastore: trips
-column_defs:
-  - column_key: BASE
-    fields: [{field: secret, type: string}]
-"""
-)
 
 
 def secrets(row: UUID) -> list[str]:
@@ -72,17 +62,7 @@ def test_no_file_of_an_embedded_store_has_a_byte_of_what_was_erased(tmp_path: Pa
     needles = [body[12:60] for body in bodies] + [secrets(row)[0].encode() for row in erased]
     with Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore:
         datastore.when_erased(ParkedCells(datastore.state).forget_row)
-        version = datastore.indexes.version(datastore.indexes.catalog.create(DEFINITION))
-        datastore.engine.indexes.create(version.table)
-        keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells)
-        for shard in range(SHARDS):
-            keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
-        for row in erased:
-            parked = ParkedCell(
-                group="g", topic="trips", partition=datastore.shard_of(row), added_id=0, row_key=str(row), column_name="BASE", ref_key=0,
-                error=f"ValueError: {secrets(row)[0]}", attempts=1, parked_at_us=0, last_tried_at_us=0,
-            )  # fmt: skip
-            datastore.state.commit(dict(ParkedCells(datastore.state).entry(parked)))
+        version, keeper = indexed_and_parked(datastore, {row: secrets(row)[0] for row in erased})
         others = [cell for shard in range(SHARDS) for cell in datastore.engine.scan(shard, 0, 10_000) if UUID(bytes=cell.row_key) not in erased]
         ends = {shard: head.watermark for shard, head in datastore.heads().items()}
         assert found_in(tmp_path, needles), "they are there before"

@@ -57,6 +57,7 @@ from tests.integration.export_steps import (
     caught_up,
     check_equal,
     ends,
+    export_everything,
     export_to,
     exporters,
     kafka_admin,
@@ -134,10 +135,7 @@ def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str) 
     with exporters(killed):
         killed.wait_killed()
         put(store, 300, first=10_000)
-        following = Exporter(place, "b", SHARDS, [export])
-        with exporters(following):
-            wait_caught_up(store, StoreCoordinator(store.state), export)
-            following.drain()
+        export_everything(store, place, "b", export)
     assert check_equal(store, export) == 1_800
 
 
@@ -220,10 +218,7 @@ def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_
     with exporters(killed):
         killed.wait_killed()
         assert not caught_up(store, StoreCoordinator(store.state), export)
-        following = Exporter(place, "b", SHARDS, [export])
-        with exporters(following):
-            wait_caught_up(store, StoreCoordinator(store.state), export)
-            following.drain()
+        following = export_everything(store, place, "b", export)
         assert following.said("the partition is believed")
     assert check_equal(store, export) == 500
 
@@ -253,10 +248,7 @@ def twenty_exported(kafka: Kafka, place: Path, store: Datastore) -> Export:
     """An export of one unit that has come to its end, after twenty cells."""
     export = export_to(kafka, units=1)
     put(store, 20)
-    exporter = Exporter(place, "a", SHARDS, [export])
-    with exporters(exporter):
-        wait_caught_up(store, StoreCoordinator(store.state), export)
-        exporter.drain()
+    export_everything(store, place, "a", export)
     return export
 
 
@@ -299,10 +291,7 @@ def test_two_processes_divide_the_units_and_are_restarted_one_after_the_other_wh
             second.drain()
             wait_until(lambda: set(coordinator.owners(export.group, store.name).values()) == {"c"}, "it has all of them", WAIT_S)
             again.kill()
-    last = Exporter(place, "d", SHARDS, [export])
-    with exporters(last):
-        wait_caught_up(store, coordinator, export)
-        last.drain()
+    export_everything(store, place, "d", export)
     check_equal(store, export)
 
 
@@ -310,19 +299,13 @@ def test_offsets_that_were_lost_or_set_elsewhere_change_nothing_in_the_partition
     export = export_to(kafka)
     coordinator = StoreCoordinator(store.state)
     put(store, 400)
-    first = Exporter(place, "a", SHARDS, [export])
-    with exporters(first):
-        wait_caught_up(store, coordinator, export)
-        first.drain()
+    export_everything(store, place, "a", export)
     found = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(export.group).items()}
     put(store, 100, first=5_000)
     coordinator.delete_offsets(export.group)
     set_by_hand = {(store.name, 0): CommittedOffset(3), (store.name, 1): CommittedOffset(found[1] + 2), (store.name, 2): CommittedOffset(9_999)}
     coordinator.commit_offsets(export.group, set_by_hand)  # behind, ahead, beyond the end, and gone
-    second = Exporter(place, "b", SHARDS, [export])
-    with exporters(second):
-        wait_caught_up(store, coordinator, export)
-        second.drain()
+    second = export_everything(store, place, "b", export)
     assert check_equal(store, export) == 500
     for said in ("partition 0: 3 was saved", "partition 2: 9999 was saved", "partition 3: nothing was saved"):
         assert second.said(said)
@@ -332,10 +315,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
     export = export_to(kafka)
     coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
     put(store, 200)
-    first = Exporter(place, "a", SHARDS, [export])
-    with exporters(first):
-        wait_caught_up(store, coordinator, export)
-        first.drain()
+    export_everything(store, place, "a", export)
     admin.delete_topics([export.topic])[export.topic].result(METADATA_S)
     wait_until(lambda: export.topic not in admin.list_topics(timeout=METADATA_S).topics, "the topic is gone", WAIT_S)
     gone = Exporter(place, "b", SHARDS, [export])
@@ -363,10 +343,7 @@ def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_u
     export = export_to(kafka)
     coordinator, admin = StoreCoordinator(store.state), kafka_admin(kafka)
     put(store, 200)
-    first = Exporter(place, "a", SHARDS, [export])
-    with exporters(first):
-        wait_caught_up(store, coordinator, export)
-        first.drain()
+    export_everything(store, place, "a", export)
     everything = [TopicPartition(export.topic or "", shard, OFFSET_END) for shard in range(SHARDS)]
     for deleted in admin.delete_records(everything).values():
         deleted.result(METADATA_S)
@@ -379,10 +356,7 @@ def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_u
         refused.drain()
     assert sum(len(records) for records in read_topic(export, SHARDS).values()) == 0, "nothing was guessed"
     again = export_to(kafka, name=export.name, on_lost_topic="start_over")
-    over = Exporter(place, "c", SHARDS, [again])
-    with exporters(over):
-        wait_caught_up(store, coordinator, again)
-        over.drain()
+    export_everything(store, place, "c", again)
     assert check_equal(store, again) == 210
 
 
@@ -425,17 +399,11 @@ def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken
     export, coordinator = export_to(kafka), StoreCoordinator(store.state)
     trimming, by = Trimming(store, coordinator), Operator("ann@host", "a test")
     put(store, 200)
-    first = Exporter(place, "a", SHARDS, [export])
-    with exporters(first):
-        wait_caught_up(store, coordinator, export)
-        first.drain()
+    export_everything(store, place, "a", export)
     trimming.run(trimming.plan(range(SHARDS), older_than_s=0), by)
     assert all(head.log_start == head.watermark > 0 for head in store.heads().values())
     put(store, 100, first=1_000)
-    second = Exporter(place, "b", SHARDS, [export])
-    with exporters(second):
-        wait_caught_up(store, coordinator, export)
-        second.drain()
+    export_everything(store, place, "b", export)
     assert [(verdict.equal, verdict.cells) for verdict in verify_export(export, store)] == [(True, h.watermark - h.log_start) for h in store.heads().values()]
 
     put(store, 100, first=2_000)
@@ -451,10 +419,7 @@ def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken
         wait_until(lambda: all("stands still" in each.because for each in reader.read(export.group).shards), "each shard tells the reason", WAIT_S)
         overtaken.drain()
     again = export_to(kafka, name=export.name, on_trimmed="skip")
-    skipping = Exporter(place, "d", SHARDS, [again])
-    with exporters(skipping):
-        wait_caught_up(store, coordinator, again)
-        skipping.drain()
+    export_everything(store, place, "d", again)
     for shard, copied in read_topic(again, SHARDS).items():
         assert [each.added_id for each in copied] == [n for n in range(store.heads()[shard].watermark) if n not in missed[shard]]
     assert all(verdict.equal for verdict in verify_export(again, store))
@@ -478,10 +443,7 @@ def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(k
     put(store, 100)
     put(store, 2, first=1_000, size=10_000)
     put(store, 100, first=2_000)
-    exporter = Exporter(place, "a", SHARDS, [export])
-    with exporters(exporter):
-        wait_caught_up(store, StoreCoordinator(store.state), export)
-        exporter.drain()
+    export_everything(store, place, "a", export)
     parked = ParkedCells(store.state).all(export.group)
     assert len(parked) == 2
     assert all("too large" in cell.error for cell in parked)
@@ -492,10 +454,7 @@ def test_what_is_too_large_has_a_claim_check_where_that_is_configured(kafka: Kaf
     export = export_to(kafka, record_bytes_max=8_192, too_large="claim_check")
     put(store, 50)
     put(store, 1, first=1_000, size=10_000)
-    exporter = Exporter(place, "a", SHARDS, [export])
-    with exporters(exporter):
-        wait_caught_up(store, StoreCoordinator(store.state), export)
-        exporter.drain()
+    export_everything(store, place, "a", export)
     assert check_equal(store, export) == 51
     assert not ParkedCells(store.state).all(export.group)
 
@@ -549,10 +508,7 @@ def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(kafk
     with pytest.raises(NotFound):
         forget_export(store, coordinator, export.name, export, by)
     other = export_to(kafka, name=export.name, topic=f"{export.name}-json", format="json", units=1)
-    second = Exporter(place, "b", SHARDS, [other])
-    with exporters(second):
-        wait_caught_up(store, coordinator, other)
-        second.drain()
+    export_everything(store, place, "b", other)
     assert check_equal(store, other) == 101
 
 

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from store.body_codec import is_erased
+from store.cells import NewCell
 from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import mover, steps
@@ -58,13 +59,21 @@ def behind(minion: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             minion.sql("START SLAVE")
 
 
-def left_copy(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> None:
-    """A mover has died behind a copy that both nodes of c2 have."""
+def put_some(engine: ClusteredEngine) -> NewCell:
+    """Twenty cells; gives one of them."""
+    engine.put(cells(1, 20))
+    return cells(1, 1)[0]
+
+
+def left_copy(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> NewCell:
+    """A mover has died behind a copy of some cells that both nodes of c2 have; gives one of the cells."""
+    victim = put_some(engine)
     set_failpoint("move.before_fence", "raise")
     with pytest.raises(FailpointReached):
         move(clusters, engine, "c2")
     clear_failpoints()
     assert all(has_tables(server) for server in clusters["c2"].servers.values())
+    return victim
 
 
 def has_tables(server: MariaDB) -> bool:
@@ -79,9 +88,7 @@ def mark(clusters: dict[str, TestCluster]) -> str:
 def test_nothing_is_erased_before_a_minion_too_has_dropped_the_copy(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [victim] = cells(1, 1)
-    engine.put(cells(1, 20))
-    left_copy(clusters, engine)
+    victim = left_copy(clusters, engine)
     master, minion = clusters["c2"].servers["a"], clusters["c2"].servers["b"]
     with behind(minion, monkeypatch):
         with pytest.raises(ShardMoving, match="no node of c2 but its master has dropped the copy of shard 1"):
@@ -100,9 +107,7 @@ def test_nothing_is_erased_before_a_minion_too_has_dropped_the_copy(
 def test_a_copy_that_is_begun_anew_because_rows_were_erased_is_so_on_a_minion_before_a_cell_is_copied(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [victim] = cells(1, 1)
-    engine.put(cells(1, 20))
-    left_copy(clusters, engine)
+    victim = left_copy(clusters, engine)
     clusters["c1"].servers["a"].sql(f"UPDATE trips_meta.shard_counter SET copied_to = '' WHERE shard = {SHARD}")  # as a copy that a promotion has brought back
     assert engine.erase(victim.row_key).cells == 1
     with behind(clusters["c2"].servers["b"], monkeypatch):
@@ -123,8 +128,7 @@ def bodies(server: MariaDB, row_key: bytes) -> list[bytes]:
 def test_what_is_kept_of_a_shard_is_told_until_a_minion_too_has_dropped_it(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [victim] = cells(1, 1)
-    engine.put(cells(1, 20))
+    victim = put_some(engine)
     move(clusters, engine, "c2")
     move(clusters, engine, "c1")
     complete = engine.dictionaries.complete

@@ -14,14 +14,13 @@ import pytest
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.export.verify import verify_export
 from bridge.export.worker import run_exporter
-from bridge.gateway.server import GatewayConfig, run_gateway
 from bridge.typed.body_schema import body_schema
 from bridge.typed.versions import Settings, register
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from tests.clients import raw_requests
 from tests.integration.export_steps import check_equal, export_to, wait_caught_up
-from tests.integration.move_steps import SHARD, cells, move, open_engine, shown, writing
+from tests.integration.move_steps import SHARD, cells, gateway, move, open_engine, shown, writing
 from tests.services.local_kafka import Kafka
 from tests.services.mariadb_cluster import TestCluster
 from tests.services.waiting import wait_until
@@ -47,19 +46,14 @@ class Record(NamedTuple):
 
 
 @contextmanager
-def gateway(clusters: dict[str, TestCluster], name: str) -> Iterator[int]:
+def own_gateway(clusters: dict[str, TestCluster], name: str) -> Iterator[int]:
     """A gateway with an engine of its own, as another process has it; its port."""
-    stop, ports = threading.Event(), list[int]()
-    with Datastore(open_engine(clusters)) as datastore, closing(StoreCoordinator(datastore.state)) as coordinator:
-        settings = GatewayConfig(port=0, registry_port=0, name=name, formats={"*": "avro"})
-        thread = threading.Thread(target=run_gateway, args=(datastore, coordinator, settings, stop, lambda kafka, _: ports.append(kafka)))
-        thread.start()
-        try:
-            wait_until(lambda: bool(ports), "the gateway serves")
-            yield ports[0]
-        finally:
-            stop.set()
-            thread.join(60)
+    with (
+        Datastore(open_engine(clusters)) as datastore,
+        closing(StoreCoordinator(datastore.state)) as coordinator,
+        gateway(datastore, coordinator, name, "avro") as bootstrap,
+    ):
+        yield int(bootstrap.rpartition(":")[2])
 
 
 def records(port: int, topic: str, count: int) -> list[Record]:
@@ -94,7 +88,7 @@ def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_f
     engine.put(cells(1, 300))
     shown(engine, 300)
     with ExitStack() as stack:
-        old = stack.enter_context(gateway(clusters, "old"))
+        old = stack.enter_context(own_gateway(clusters, "old"))
         before = {topic: records(old, topic, 300) for topic in (TYPED, ENVELOPES)}
         assert [each.offset for each in before[TYPED]] == list(range(300))
         assert {each.leader_epoch for each in before[TYPED]} == {0}
@@ -104,7 +98,7 @@ def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_f
             move(clusters, engine, to)
             engine.put(cells(1 + epoch, 40))
             shown(engine, ends[epoch])
-        new = stack.enter_context(gateway(clusters, "new"))
+        new = stack.enter_context(own_gateway(clusters, "new"))
         for topic in (TYPED, ENVELOPES):
             for port in (old, new):
                 after = records(port, topic, 380)

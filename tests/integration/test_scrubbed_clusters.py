@@ -12,21 +12,20 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked import ParkedCells
 from cellfeed.storage import engine_of
 from store.cells import NewCell, StoredCell, new_cell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.scrub import scrub_cluster
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, set_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
 from store.indexes.version import IndexVersion
 from store.sharding import shard_of
 from tests.integration.cli_instance import cellfeed
 from tests.integration.test_cluster import checksums, open_engine
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
+from tests.services.made_of_cells import indexed_and_parked
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster
 from tests.services.waiting import wait_until
 
@@ -60,32 +59,11 @@ def secret(row: UUID) -> str:
     return random.Random(row.int).randbytes(20).hex()
 
 
-DEFINITION = parse_definition(
-    """
-table: by_secret
-datastore: trips
-column_defs:
-  - column_key: BASE
-    fields: [{field: secret, type: string}]
-"""
-)
-
-
 def made_of_cells(datastore: Datastore, rows: Sequence[UUID]) -> IndexVersion:
-    """Entries of an index, copies in the buffer as another cluster's puts leave them, and parked cells whose errors quote the bodies."""
-    version = datastore.indexes.version(datastore.indexes.catalog.create(DEFINITION))
-    datastore.engine.indexes.create(version.table)
-    keeper = IndexKeeper(version, datastore.engine.indexes, datastore.engine.row_cells)
-    for shard in range(SHARDS):
-        keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
+    """As :func:`indexed_and_parked`, and copies in the buffer as another cluster's puts leave them."""
     buffer = engine_of(datastore).clusters["c1"]
     buffer.write(lambda node, _: node.buffer.add("c2", [written(row, 9) for row in rows]))
-    for number, row in enumerate(rows):
-        parked = ParkedCell(
-            group="g", topic="trips", partition=datastore.shard_of(row), added_id=number, row_key=str(row), column_name="BASE", ref_key=0,
-            error=f"ValueError: {secret(row)}", attempts=1, parked_at_us=0, last_tried_at_us=0,
-        )  # fmt: skip
-        datastore.state.commit(dict(ParkedCells(datastore.state).entry(parked)))
+    version, _ = indexed_and_parked(datastore, {row: secret(row) for row in rows})
     return version
 
 

@@ -21,10 +21,12 @@ from store.clusters.rejoin import clone, follow_again
 from store.clusters.shard_map import read_map
 from store.datastore import Datastore
 from store.engines.contract import LogRange
+from store.engines.index_contract import IndexTable
 from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition
+from store.indexes.version import IndexVersion
 from tests.integration.move_steps import (
     POINTS,
     SHARD,
@@ -36,6 +38,7 @@ from tests.integration.move_steps import (
     log,
     move,
     open_engine,
+    paused_mover,
     polled,
     serving,
     shown,
@@ -183,6 +186,41 @@ def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhi
         assert differences(datastore, other) == []
 
 
+def test_an_index_that_is_made_or_dropped_behind_a_fence_is_so_in_the_shard_that_moves_too(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def having(table: IndexTable) -> list[int]:
+        """The shards that have it, on the cluster that serves them."""
+        served = {shard: clusters[name].servers["a"] for shard, name in owners(admins(clusters)).items()}
+        return [shard for shard, server in served.items() if server.sql(f"SHOW TABLES IN trips_{shard:04d} LIKE '{table.name}'")]
+
+    first, second = (IndexVersion(INDEX, number, SHARDS).table for number in (1, 2))
+    engine.indexes.create(first)
+    paused: list[threading.Event] = []
+    with ExitStack() as stack:
+
+        def fence() -> None:
+            if not paused:
+                go_on, ended = stack.enter_context(paused_mover(clusters, engine, "move.after_hide"))
+                paused.append(go_on)
+                stack.callback(lambda: wait_until(lambda: bool(ended), "the move is over"))
+
+        watch_failpoint("mysql.index.listed", fence)  # when it is known which shards are served: one of them is not any more
+        with monkeypatch.context() as patched:
+            patched.setattr(placement, "MOVE_WAIT_S", 0.1)
+            with pytest.raises(ShardMoving, match="shard 1 has no table"):
+                engine.indexes.create(second)
+            with pytest.raises(ShardMoving, match="shard 1 has its table"):
+                engine.indexes.drop(first)
+        paused[0].set()
+        engine.indexes.create(second)
+        engine.indexes.drop(first)
+    assert (sorted(having(first)), sorted(having(second))) == ([], list(range(SHARDS)))
+    if serving(clusters) == ["c1"]:  # the fence took too long, and it was given back
+        move(clusters, engine, "c2")
+        assert (sorted(having(first)), sorted(having(second))) == ([], list(range(SHARDS)))
+
+
 def test_a_process_with_a_map_from_before_two_moves_does_not_take_half_a_copy_for_the_shard(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,8 +264,7 @@ column_defs:
 
 def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_its_target(clusters: dict[str, TestCluster]) -> None:
     # Only c1 has a minion to promote: it is the source of the moves to c2, and the target of those back.
-    points = [("c2", "move.inside_copy"), ("c1", "move.inside_copy"), ("c2", "move.after_fence"), ("c1", "move.before_switch"), ("c2", "move.after_rest")]
-    for to, point in [*points, ("c1", "move.after_switch")]:
+    for to, point in (("c2", "move.inside_copy"), ("c1", "move.before_switch"), ("c2", "move.after_fence"), ("c1", "move.after_switch")):
         with (
             closing(open_engine(clusters)) as engine,
             Datastore(open_engine(clusters)) as datastore,

@@ -15,11 +15,11 @@ class IndexStoreProxy:
     def __init__(self, store: IndexStore) -> None:
         self.store = store
 
-    def create(self, table: IndexTable) -> None:
-        self.store.create(table)
+    def create(self, table: IndexTable) -> frozenset[int]:
+        return self.store.create(table)
 
-    def drop(self, table: IndexTable) -> None:
-        self.store.drop(table)
+    def drop(self, table: IndexTable) -> frozenset[int]:
+        return self.store.drop(table)
 
     def fences(self, shards: Sequence[int]) -> dict[int, int]:
         return self.store.fences(shards)

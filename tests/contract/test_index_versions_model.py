@@ -107,12 +107,17 @@ class VersionsMachine(RuleBasedStateMachine):
     def erase(self, row: int, place: str, definition: IndexDefinition | None) -> None:
         """In the middle of it a version is made and built, or the program dies."""
         place = f"{'sqlite' if self.server is None else 'mysql'}.{place}" if place.startswith("erase.") else place
+        # On a server tables are made under the shard's counter, which is locked there: what is built then was made before.
+        made_before = place == "mysql.erase.before_commit"
+        if definition is not None and made_before:
+            self.create(definition)
 
         def meanwhile() -> None:
             unwatch_failpoint(place)
             if definition is None:
                 raise FailpointReached(place)
-            self.create(definition)
+            if not made_before:
+                self.create(definition)
             self.bring_to_the_ends(max(self.kept))
 
         watch_failpoint(place, meanwhile)

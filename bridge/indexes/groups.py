@@ -58,7 +58,7 @@ def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle
         throttle.wait(len(cells))
         keeper.apply(shard, cells)
 
-    # A batch that waits for its turn holds up the end of its worker: it is no more than a second's work.
+    # A batch that waits for its turn holds up the end of its worker: it is no more than a second's work. Nor are cells of many shards to wait together.
     batch = BATCH_CELLS if throttle.cells_per_s is None else max(1, min(BATCH_CELLS, int(throttle.cells_per_s)))
     first, *more = version.definition.columns
     return _IndexTrigger(
@@ -68,6 +68,7 @@ def index_trigger(version: IndexVersion, keeper: IndexKeeper, throttle: Throttle
         batch=batch,
         more_columns=(*more, ERASED_COLUMN),
         saves_lazily=True,
+        together=keeper.apply_together if throttle.cells_per_s is None else None,
         backlog_turn=backlog_turn or nullcontext(),
     )
 

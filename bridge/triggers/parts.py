@@ -22,6 +22,9 @@ CHUNK_CELLS: Final = 200
 BACKLOG_CELLS: Final = 500
 """Cells from which on a shard is catching up: more than come in between two looks, and enough to be worth a transaction of their own."""
 
+LIVE_CELLS_MAX: Final = CHUNK_CELLS
+"""Cells up to which a shard keeps up with its log: they are few enough to be run with those of other shards."""
+
 Part = tuple[list[StoredCell], int]
 """The cells of one call (none, when what was read is not for this trigger) and the location behind them."""
 
@@ -54,7 +57,11 @@ class Parts:
 
     def is_behind(self, location: int) -> bool:
         """Whether a log that has come to ``location`` has ``BACKLOG_CELLS`` to go, for all that is known."""
-        return self.log_end - location >= BACKLOG_CELLS
+        return self.left(location) >= BACKLOG_CELLS
+
+    def left(self, location: int) -> int:
+        """How many cells a log that has come to ``location`` has to go, for all that is known."""
+        return max(0, self.log_end - location)
 
     def next_chunk(self, location: int) -> Iterator[Part]:
         """Some parts from ``location`` on; none at the end of the log, or when a batch waits."""

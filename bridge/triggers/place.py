@@ -69,6 +69,8 @@ class Place:
         self._failed = False
         self._saved_at_s = time.monotonic()
         self._save_again_at_s = 0.0
+        self.is_away = False
+        """Whether the coordination was away at the last try to save."""
         self.may_park_again = False
         """Whether entries may be on their way that were kept here already. Over when the shard is claimed again."""
         progress.location = foothold.start if foothold else max(0, saved)
@@ -134,15 +136,26 @@ class Place:
                 self._keep_unless_overtaken()
             raise
         except Unavailable as error:
-            if self._foothold is None:
-                raise
-            self._foothold.keep(location, entries, failed=error)
-            self.may_park_again |= bool(entries) and isinstance(error, OutcomeUnknown)
-            self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
-            self._progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
+            self.not_saved(location, entries, error)
         else:
-            self._note_saved(location)
-            self._progress.because = f"came to {location - 1}"  # also behind cells of other columns, and when what kept it from being saved is over
+            self.saved(location)
+
+    def saved(self, location: int) -> None:
+        """The coordination has this offset: it was saved here, or with those of other shards."""
+        self._note_saved(location)
+        self._progress.because = f"came to {location - 1}"  # also behind cells of other columns, and when what kept it from being saved is over
+        self.is_away = self._failed = False
+        self._saved_at_s = time.monotonic()
+
+    def not_saved(self, location: int, entries: Mapping[str, bytes | None], error: Unavailable) -> None:
+        """Keeps it in the datastore instead; raises the error where there is nothing to keep it for, and the next chunk tries to save first."""
+        self.is_away = self._failed = True
+        if self._foothold is None:
+            raise error
+        self._foothold.keep(location, entries, failed=error)
+        self.may_park_again |= bool(entries) and isinstance(error, OutcomeUnknown)
+        self._save_again_at_s = time.monotonic() + _SAVE_AGAIN_S
+        self._progress.because = f"came to {location}, which is kept here until it can be saved: {error}"
         self._failed = False
         self._saved_at_s = time.monotonic()
 

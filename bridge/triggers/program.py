@@ -76,6 +76,10 @@ class Trigger:
     """Whether an offset may wait to be saved though nothing else is to be done: for functions that lose nothing by running again. A save is a commit, and one
     behind every cell costs more than running a few cells again."""
 
+    together: Callable[[Mapping[int, Sequence[StoredCell]]], object] | None = None
+    """Does what the function does for cells of several shards, by shard, or raises; None: nothing does. For functions that take batches and wait for nothing,
+    see :mod:`bridge.triggers.sweep`."""
+
     backlog_turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch up would only be in each other's way. A shard that has caught
     up never waits for it."""

@@ -13,6 +13,9 @@ fail are found and parked, and the others run. The offset follows half by half, 
 
 **Order by row key.** A cell whose row key has a parked cell is parked as well, unrun (``parked.py``, ``parked_retry.py``). Which row keys those are follows
 from the queue of parked cells, read when the shard is begun and whenever there were any: only this run adds to it.
+
+**Sweeps.** While nothing is amiss, the cells of a shard that keeps up with its log may be run together with those of others (``sweep.py``): the run then says
+what is next, and moves when it is told to. A run's first chunk is its own, and so is the next one after anything that went wrong.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from bridge.triggers.foothold import Foothold
 from bridge.triggers.gathered_saves import OffsetCommits
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from bridge.triggers.parked_retry import ParkedRetry
-from bridge.triggers.parts import CHUNK_CELLS, Parts
+from bridge.triggers.parts import CHUNK_CELLS, LIVE_CELLS_MAX, Parts
 from bridge.triggers.place import Place, Progress
 from bridge.triggers.program import Trigger
 from bridge.triggers.standing import Standing
 from bridge.triggers.tries import GroupTries, ShardTries
 from store.cells import StoredCell
 from store.datastore import Datastore
+from store.engines.contract import LogRange
 from store.failpoints import declare, failpoint
 
 __all__ = ["CHUNK_CELLS", "Progress", "ShardRun"]
@@ -93,6 +97,7 @@ class ShardRun:
         self._careful_left = CHUNK_CELLS + (trigger.batch or 0)
         """Cells that can have been run since the last save: no more of them were under way."""
         self._settled = False
+        self._alone = True
         self._rows_parked: set[bytes] | None = None
         self._held_since_counted = 0
 
@@ -124,7 +129,43 @@ class ShardRun:
             self._place.save_if_due()
         else:
             self._place.save()
+        self._alone = False
         return self.progress.location > before
+
+    # --- in a sweep --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its next cells, if there are any, may be run with those of other shards."""
+        location = self.progress.location
+        plain = not (self._alone or self.stop.is_set() or self._place.is_away or self._is_careful(location))
+        return plain and self._tries.is_empty and self._parts.left(location) <= LIVE_CELLS_MAX
+
+    def next_range(self) -> LogRange:
+        """Where its next cells are; of none where it has come to the end of its log."""
+        return LogRange(self.claim.partition, self.progress.location, self._parts.left(self.progress.location))
+
+    def make_sure(self) -> None:
+        """Raises StaleWriter when the shard is another worker's by now."""
+        self._place.make_sure()
+
+    def move_to(self, location: int, cells: int) -> None:
+        """Everything below ``location`` is done: so many cells were run."""
+        self.progress.run += cells
+        self.progress.location = location
+        self.progress.last_progress_s = time.time()
+        self.progress.because = f"came to {location - 1}"
+
+    def go_alone(self) -> None:
+        """Has the next chunk run by itself, whatever the sweep that it was in came to."""
+        self._alone = True
+
+    @property
+    def place(self) -> Place:
+        """Where it is, and what is saved of it."""
+        return self._place
+
+    # --- at the end --------------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Saves how far it has come. Raises StaleWriter when the claim is void."""

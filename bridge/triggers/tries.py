@@ -91,6 +91,11 @@ class ShardTries:
         known = self._known.get(added_id) if self._known else None
         return known[0] if known else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on record."""
+        return not self._known
+
     def left_behind(self) -> Mapping[int, Tries]:
         """By cell, all that is on record but for the cell under way."""
         return {added_id: tries for added_id, (tries, _) in self._known.items() if added_id != self._under_way}

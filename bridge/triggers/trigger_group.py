@@ -1,7 +1,8 @@
 """One trigger's share in one worker: the place in the group, the runs of the shards that it owns, and what is given back.
 
 The group's leader (any of its workers) divides the shards; each worker gives back what is no longer its own, claims what is, and hands the shards that have
-something to do to a few threads: one thread at a time per shard, so the order within a shard is the log's.
+something to do to a few threads: one thread at a time per shard, so the order within a shard is the log's. Shards that keep up with their logs are brought on
+together, where the trigger can do that, by a thread of their own (``sweep.py``).
 
 A worker that is killed stops renewing its lease; once that has run out the others claim its shards and go on from the saved offsets. One that was only paused
 finds its claims void when it wakes up, before it runs another cell, and drops them.
@@ -31,6 +32,7 @@ from bridge.triggers.program import Trigger
 from bridge.triggers.progress_records import ProgressTeller
 from bridge.triggers.shard_run import Progress, ShardRun
 from bridge.triggers.standing import Standing
+from bridge.triggers.sweep import Sweep
 from bridge.triggers.taking import Taking
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
@@ -68,6 +70,9 @@ class TriggerGroup:
         self._division = Division(coordinator, self.standing, datastore.name)
         self._runs: dict[int, ShardRun] = {}
         self._working: dict[int, Future[None]] = {}
+        self._sweep = Sweep(trigger, datastore.engine, coordinator) if trigger.together is not None else None
+        self.sweeping: Future[None] | None = None
+        """The sweep under way."""
         self._look_at_s = 0.0
         self._looked_at_s = float("-inf")
         self._claim_again_s = _CLAIM_AGAIN_S
@@ -148,19 +153,27 @@ class TriggerGroup:
             lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
             self._teller.tell(hold or lost or self._stopped_because, self.progress())
 
-    def start_work(self, pool: WorkThreads, heads: Mapping[int, int]) -> bool:
-        """Hands every shard that has something to do to a thread. Whether any shard is being worked on."""
+    def start_work(self, pool: WorkThreads, sweeper: WorkThreads, heads: Mapping[int, int]) -> bool:
+        """Hands every shard that has something to do to a thread, or to a sweep. Whether any shard is being worked on."""
         self._collect_finished()
         self._release_stopped()
         with suppress(Unavailable):
             self._give_back()
         if self._stopped_because is None:
+            live: dict[int, ShardRun] = {}
+            any_live_has_work = False
             for shard, run in self._runs.items():
                 has_work = run.has_work(heads[shard])
                 if shard in self._working or run.stop.is_set():
                     continue
-                if has_work or shard in self._retry_due:
+                if self._sweep is not None and run.is_live and shard not in self._retry_due:
+                    live[shard] = run
+                    any_live_has_work |= has_work
+                elif has_work or shard in self._retry_due:
                     self._working[shard] = pool.submit(partial(self._work, run, self._retry_due.pop(shard, None)))
+            if any_live_has_work and self._sweep is not None and self.sweeping is None:
+                self.sweeping = sweeper.submit(partial(self._sweep.run, list(live.values())))
+                self._working |= dict.fromkeys(live, self.sweeping)
         return bool(self._working)
 
     def drain(self) -> bool:
@@ -255,6 +268,8 @@ class TriggerGroup:
                 return
 
     def _collect_finished(self) -> None:
+        if self.sweeping is not None and self.sweeping.done():
+            self.sweeping = None
         for shard, future in list(self._working.items()):
             if not future.done():
                 continue

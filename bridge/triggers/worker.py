@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -32,6 +33,9 @@ LEASE_S: Final = 10.0
 
 POLL_INTERVAL_S: Final = 0.1
 """How often the heads are looked at when no wake-up comes."""
+
+SWEEP_WAIT_S: Final = 0.05
+"""How long a worker waits for a sweep before it looks at what else there is to do, and finds it still under way."""
 
 THREADS: Final = 8
 """Shards that one worker runs at the same time."""
@@ -66,7 +70,7 @@ def run_trigger_worker(
         groups.append(group)
     listener = Listener(datastore.state, f"triggers-{name}")
     keeper = LeaseKeeper([group.standing for group in groups], lease_s)
-    pool = WorkThreads(threads)
+    pool, sweeper = WorkThreads(threads), WorkThreads(1)
     try:
         while not stop.is_set() and deadlines.overdue_because is None:
             try:
@@ -82,11 +86,16 @@ def run_trigger_worker(
                         raise
                     except CellfeedError as error:
                         _log.warning("%s keeps the shards that it has: %s", group.standing.session.group, error)
-                    busy |= group.start_work(pool, heads)
+                    busy |= group.start_work(pool, sweeper, heads)
                     with suppress(Unavailable):  # a hint, told again in a second
                         group.tell()
                 listener.told.clear()
-                listener.wait(0.01 if busy else POLL_INTERVAL_S)
+                if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
+                    # What comes meanwhile is for the next sweep: one look at the heads is enough for all of it.
+                    futures.wait(sweeping, SWEEP_WAIT_S, futures.FIRST_COMPLETED)
+                    listener.wait(0)
+                else:
+                    listener.wait(0.01 if busy else POLL_INTERVAL_S)
             except StaleWriter:
                 raise
             except CellfeedError as error:
@@ -100,6 +109,7 @@ def run_trigger_worker(
     finally:
         deadlines.close()
         pool.close()
+        sweeper.close()
         keeper.close()
         listener.close()
 

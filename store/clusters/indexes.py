@@ -18,7 +18,7 @@ from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
 from store.clusters.roles import Role
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow
 from store.engines.index_fences import Fences
 from store.errors import ShardMoving, StorageUnavailable
 from store.sharding import shards_of
@@ -116,25 +116,22 @@ class ClusteredIndexes:
     def _walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         return _of_master(self._cluster_of(shard), lambda engine: engine.indexes.walk(table, shard, after, limit))
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
-        return self._once_there(shard, location, lambda engine: engine.indexes.latest_before_or_none(shard, row_keys, columns, location, fence))
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        return self._placement.settled(lambda: self._latest_before(rows, columns))
+
+    def _latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        found: list[StoredCell] = []
+        for cluster, by_shard in self._by_cluster({each.shard: each for each in rows}).items():
+            some = list(by_shard.values())
+            there = {each.shard: each.location for each in some}
+            found += _once_there(cluster, there, lambda engine, some=some: engine.indexes.latest_before_or_none(some, columns))  # type: ignore[misc]
+        return found
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
-        return self._once_there(shard, end, lambda engine: engine.indexes.cells_between_or_none(shard, columns, location, end, fence))
+        def read(engine: NodeEngine) -> list[StoredCell] | None:
+            return engine.indexes.cells_between_or_none(shard, columns, location, end, fence)
 
-    def _once_there(self, shard: int, location: int, read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:
-        return self._placement.settled(lambda: self._read_once_there(shard, location, read))
-
-    def _read_once_there(self, shard: int, location: int, read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:
-        cluster = self._cluster_of(shard)
-        for look in range(_LOOKS):
-            time.sleep(_PAUSE_S * look)
-            # A minion may show what its master does not show yet, so the master is not asked alone.
-            for first in Replica:
-                found, _ = cluster.read(read, first, _is_there)
-                if found is not None:
-                    return found
-        raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the log of shard {shard} up to {location}")
+        return self._placement.settled(lambda: _once_there(self._cluster_of(shard), {shard: end}, read))
 
     def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER) -> Outdated:
         return self._placement.settled(lambda: self._outdated(rows, columns, read_from))
@@ -191,6 +188,18 @@ class _FencedCluster:
 
 def _terms(role: Role) -> WriteTerms:
     return WriteTerms(role.epoch, role.semi_sync)
+
+
+def _once_there(cluster: Cluster, locations: Mapping[int, int], read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:
+    """What the first node gives that has the logs up to these locations, by shard."""
+    for look in range(_LOOKS):
+        time.sleep(_PAUSE_S * look)
+        # A minion may show what its master does not show yet, so the master is not asked alone.
+        for first in Replica:
+            found, _ = cluster.read(read, first, _is_there)
+            if found is not None:
+                return found
+    raise StorageUnavailable(f"cluster {cluster.name}: no node that can be read just now has the logs up to these locations, by shard: {dict(locations)}")
 
 
 def _is_there(found: list[StoredCell] | None) -> bool:

@@ -90,6 +90,15 @@ RowRefs = tuple[bytes, tuple[int | None, ...]]
 """A row key, and for each of some columns the ref key of a cell, None for no cell."""
 
 
+class RowsBelow(NamedTuple):
+    """Rows of a shard, the location that their log is looked at below, and the number that the shard's fence had before (or ``ANY_FENCE``)."""
+
+    shard: int
+    row_keys: Sequence[bytes]
+    location: int
+    fence: int
+
+
 class Outdated(NamedTuple):
     """Rows whose newest cells are others than those given. ``stale``: a minion said so, it may know of too few."""
 
@@ -135,9 +144,9 @@ class IndexStore(Protocol):
         """The entries of a shard in the order of their places."""
         ...
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
-        """Of each row and column the cell with the highest ref key among those with an added_id below ``location``, and the one
-        that tells that the row was erased, wherever it is. X3."""
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        """Of each row and column the cell with the highest ref key among those with an added_id below its location, and the one that tells that the row was
+        erased, wherever it is. Each shard once. X3."""
         ...
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
@@ -188,9 +197,9 @@ class NodeIndexStore(Protocol):
 
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]: ...
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None: ...
+    def latest_before_or_none(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell] | None: ...
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]: ...
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]: ...
 
     def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None: ...
 

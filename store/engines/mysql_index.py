@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow
 from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
 from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
@@ -42,6 +42,9 @@ _ATTEMPTS_MAX: Final = 5
 _PAUSE_S: Final = 0.01
 _FINDS_MAX: Final = 500
 """Places, or row keys, in one statement: keeps the optimiser on the key."""
+
+_SELECTS_MAX: Final = 50
+"""Shards looked at in one statement."""
 
 _DIGITS_MAX: Final = 100
 """Rows compared in one statement: with all columns some hundred subqueries, which the server plans one by one."""
@@ -248,43 +251,45 @@ class MySqlIndexes:
         with self._server.connection() as connection:
             return _entries(table, query(connection, f"SELECT {', '.join(columns_of(table))} FROM {source}"))
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None:
-        """None when this node does not have the shard's log, or its fence, that far."""
+    def latest_before_or_none(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell] | None:
+        """None when this node does not have a shard's log, or its fence, that far."""
         named = (*columns, ERASED_COLUMN)
-        condition = f" AND (added_id < {location} OR column_name = {literal(ERASED_COLUMN.encode())})"
-        return self._cells_once_there(shard, location, fence, [self._latest(shard, some, named, condition) for some in _pieces(row_keys)])
+        selects = [
+            self._latest(shard, some, named, f" AND (added_id < {location} OR column_name = {literal(ERASED_COLUMN.encode())})")
+            for shard, row_keys, location, _ in rows
+            for some in _pieces(row_keys)
+        ]
+        return self._cells_once_there(rows, [" UNION ALL ".join(some) for some in _pieces(selects, _SELECTS_MAX)]) if selects else []
 
     def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None:
         """The same."""
         named = ",".join(literal(column.encode()) for column in columns)
         where = f"added_id >= {location} AND added_id < {end} AND column_name IN ({named}) ORDER BY added_id"
-        return self._cells_once_there(shard, end, fence, [f"SELECT {shard}, {_CELL} FROM {self._database(shard)}.cell WHERE {where}"])
+        statement = f"SELECT {shard}, {_CELL} FROM {self._database(shard)}.cell WHERE {where}"
+        return self._cells_once_there([RowsBelow(shard, (), end, fence)], [statement])
 
-    def _cells_once_there(self, shard: int, location: int, fence: int, statements: Sequence[str]) -> list[StoredCell] | None:
-        cells: list[StoredCell] = []
-        # The counter and the fence before the cells: what they count is there, or gone, when these are read.
-        number = f"(SELECT number FROM {self._fence_table} WHERE shard = {shard})" if fence else "0"
-        head = f"SELECT next_added_id, {number} FROM {self._meta}.shard_counter WHERE shard = {shard}"
+    def _cells_once_there(self, rows: Sequence[RowsBelow], statements: Sequence[str]) -> list[StoredCell] | None:
+        """The cells that the statements give, where all shards' logs and fences have come as far as ``rows`` say."""
+        # One number for all of it, before the cells: what is counted there is there, or gone, when these are read.
+        there = [f"(shard = {each.shard} AND next_added_id >= {each.location})" for each in rows]
+        fenced = [f"(shard = {each.shard} AND number >= {each.fence})" for each in rows if each.fence]
+        counts = [f"(SELECT COUNT(*) FROM {self._meta}.shard_counter WHERE {' OR '.join(there)})"]
+        counts += [f"(SELECT COUNT(*) FROM {self._fence_table} WHERE {' OR '.join(fenced)})"] if fenced else []
         with self._server.connection() as connection:
-            for nth, statement in enumerate(statements):
-                if nth == 0:
-                    heads, rows = query_all(connection, [head, statement])
-                    if not heads or int(heads[0][0]) < location or heads[0][1] is None or int(heads[0][1]) < fence:
-                        return None
-                else:
-                    rows = query(connection, statement)
-                cells += [_cell(row[1:]) for row in rows]
-        return cells
+            [(counted,)], first = query_all(connection, [f"SELECT {' + '.join(counts)}", statements[0]])
+            if int(counted) < len(there) + len(fenced):
+                return None
+            return [_cell(row[1:]) for answer in (first, *(query(connection, statement) for statement in statements[1:])) for row in answer]
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
-        return self._found(shard, location, self.latest_before_or_none(shard, row_keys, columns, location, fence))
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        return self._found({each.shard: each.location for each in rows}, self.latest_before_or_none(rows, columns))
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
-        return self._found(shard, end, self.cells_between_or_none(shard, columns, location, end, fence))
+        return self._found({shard: end}, self.cells_between_or_none(shard, columns, location, end, fence))
 
-    def _found(self, shard: int, location: int, cells: list[StoredCell] | None) -> list[StoredCell]:
+    def _found(self, locations: Mapping[int, int], cells: list[StoredCell] | None) -> list[StoredCell]:
         if cells is None:
-            raise StorageUnavailable(f"{self._server}: the log of shard {shard} does not come to {location} there")
+            raise StorageUnavailable(f"{self._server}: logs (or fences) do not come to these locations there, by shard: {dict(locations)}")
         return cells
 
     def outdated(self, rows: Sequence[RowRefs], columns: Sequence[str], read_from: Replica = Replica.MASTER, shards: Sequence[int] | None = None) -> Outdated:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow
 from store.engines.index_fences import Fences
 from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
 from store.engines.sqlite_files import SqliteFile
@@ -142,26 +142,31 @@ class SqliteIndexes:
         with self._file.read() as connection:
             return entries_of(table, connection.execute(sql).fetchall())
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        with self._cells.snapshot() as connection:
+            return [cell for each in rows for cell in self._latest_before(connection, each, columns)]
+
+    @staticmethod
+    def _latest_before(connection: sqlite3.Connection, rows: RowsBelow, columns: Sequence[str]) -> list[StoredCell]:
+        shard, row_keys, location, _ = rows
         below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
         found: list[StoredCell] = []
-        with self._cells.snapshot() as connection:
-            # Every name costs a look at the index for each row, and most shards have never seen an erasure.
-            [(erasures,)] = connection.execute("SELECT erasures FROM shard_counter WHERE shard = ?", (shard,)).fetchall()
-            names = (*columns, ERASED_COLUMN) if erasures else tuple(columns)
-            named = ", ".join("?" * len(names))
-            for start in range(0, len(row_keys), _KEYS_MAX):
-                some = row_keys[start : start + _KEYS_MAX]
-                # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
-                sql = (
-                    f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
-                    f"AND (+position < ? OR column_name = '{ERASED_COLUMN}') GROUP BY row_key, column_name"
-                )
-                found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *names, below))]
+        # Every name costs a look at the index for each row, and most shards have never seen an erasure.
+        [(erasures,)] = connection.execute("SELECT erasures FROM shard_counter WHERE shard = ?", (shard,)).fetchall()
+        names = (*columns, ERASED_COLUMN) if erasures else tuple(columns)
+        named = ", ".join("?" * len(names))
+        for start in range(0, len(row_keys), _KEYS_MAX):
+            some = row_keys[start : start + _KEYS_MAX]
+            # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
+            sql = (
+                f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
+                f"AND (+position < ? OR column_name = '{ERASED_COLUMN}') GROUP BY row_key, column_name"
+            )
+            found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *names, below))]
         return found
 
-    def latest_before_or_none(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell] | None:
-        return self.latest_before(shard, row_keys, columns, location, fence)
+    def latest_before_or_none(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell] | None:
+        return self.latest_before(rows, columns)
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
         begin, behind = (shard << _ADDED_ID_BITS | min(each, ADDED_ID_MAX) for each in (location, end))

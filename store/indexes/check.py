@@ -23,7 +23,7 @@ from uuid import UUID
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.datastore import Datastore
-from store.engines.index_contract import ANY_FENCE, Encoded, Entry
+from store.engines.index_contract import ANY_FENCE, Encoded, Entry, RowsBelow
 from store.errors import StaleView, StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
 from store.indexes.query import Positions
@@ -242,7 +242,7 @@ class IndexCheck:
             return None
         shard = shard_of(row_key, self._datastore.shards)
         end = self._datastore.engine.heads([shard])[shard].watermark
-        cells = self._store.latest_before(shard, [row_key], self._version.definition.columns[:1], end, difference.fence)
+        cells = self._store.latest_before([RowsBelow(shard, [row_key], end, difference.fence)], self._version.definition.columns[:1])
         if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
             return None
         return self._version.tombstone(row_key, found.place[0], cells[0].ref_key)

@@ -7,6 +7,9 @@ that are written follow from a prefix of the log (see :mod:`store.indexes.versio
     between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
     after the tombstones, before the save      the batch runs again and changes nothing
 
+A batch is of one shard, or of several that keep up with their logs (:meth:`IndexKeeper.apply_together`): the few cells of each cost little more than the commit
+that they have in common.
+
 Where the log tells that a row was erased, its entries are taken out (:mod:`store.indexes.erased`), and no more are made of it, whatever bodies it still has.
 
 **Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or erased since they were read may not: so a batch is written
@@ -17,20 +20,16 @@ Keepers of a **new** version raise the fences when they begin, for who removed e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from store.body_codec import is_erased
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.index_contract import Entry, IndexStore
+from store.engines.index_contract import IndexStore, RowsBelow
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
-from store.gathered import Gathered
 from store.indexes.erased import RowCells, remove_entries
-from store.indexes.version import IndexVersion, Places, UnfitValue
-
-_GATHERED_BELOW: Final = 500
-"""Entries from which on they are a transaction by themselves: what a commit costs weighs little there, and nobody else is to wait for them."""
+from store.indexes.version import IndexVersion, UnfitValue
 
 _LOOKS_MAX: Final = 20
 """How often a batch is read again, where cells are trimmed or erased all the time, before its shard waits for a moment."""
@@ -54,7 +53,6 @@ class IndexKeeper:
         self._version = version
         self._store = store
         self._row_cells = row_cells
-        self._writes: Gathered[_Write] = Gathered(self._write)
         self._on_unfit = on_unfit
         shards = range(version.shards)
         self._fences = store.raise_fences(shards) if new else store.fences(shards)
@@ -67,7 +65,7 @@ class IndexKeeper:
             fence = self._fences[shard]
             try:
                 if cells:
-                    self._apply(shard, cells, fence)
+                    self._apply({shard: cells}, {shard: fence})
                 return
             except StaleView:
                 fence = self._store.fences([shard])[shard]
@@ -76,12 +74,19 @@ class IndexKeeper:
                 self._fences[shard] = fence
         raise StorageUnavailable(f"cells of shard {shard} are trimmed or erased all the time: nothing of {begin} to {end - 1} is in the index yet")
 
-    def _apply(self, shard: int, cells: Sequence[StoredCell], fence: int) -> None:
+    def apply_together(self, cells: Mapping[int, Sequence[StoredCell]]) -> None:
+        """As :meth:`apply`, for cells by shard, all entries in one transaction. Raises StaleView too, and may have written nothing then or some: then
+        :meth:`apply` is to be called for each shard."""
+        self._apply(cells, {shard: self._fences[shard] for shard in cells})
+
+    def _apply(self, batches: Mapping[int, Sequence[StoredCell]], fences: Mapping[int, int]) -> None:
         version = self._version
-        row_keys = list({cell.row_key: None for cell in cells})
-        before = self._store.latest_before(shard, row_keys, version.definition.columns, cells[0].added_id, fence)
+        cells = [cell for batch in batches.values() for cell in batch]
+        rows = [RowsBelow(shard, list({cell.row_key: None for cell in batch}), batch[0].added_id, fences[shard]) for shard, batch in batches.items()]
+        before = self._store.latest_before(rows, version.definition.columns)
         erased = {cell.row_key for cell in before if cell.column_name == ERASED_COLUMN}
         entries, tombstones, unfit = [], [], list[UnfitValue]()
+        # A row's cells are all in one shard.
         for row_key, view in version.views([*before, *cells]).items():
             if row_key in erased:
                 continue
@@ -91,36 +96,13 @@ class IndexKeeper:
             tombstones += version.left_places(view, entry)
         failpoint("index.before_entries")
         if entries:
-            self._merge(entries, shard, fence)
+            self._store.apply(version.table, version.by_shard(entries), fences)
         if tombstones:
             failpoint("index.before_tombstones")
-            self._merge(tombstones, shard, fence)
+            self._store.apply(version.table, version.by_shard(tombstones), fences)
             failpoint("index.after_tombstones")
-        if told := [cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN]:
-            remove_entries(version, self._store, self._row_cells, shard, told)
+        for shard, batch in batches.items():
+            if told := [cell.row_key for cell in batch if cell.column_name == ERASED_COLUMN]:
+                remove_entries(version, self._store, self._row_cells, shard, told)
         if unfit:
             self._on_unfit(unfit)
-
-    def _merge(self, entries: Sequence[Entry], shard: int, fence: int) -> None:
-        """A few entries, as new cells make them, go with those of other shards that are written at the same time: a commit costs the same whatever it carries,
-        and merging minds no order (X1)."""
-        write = _Write(self._version.by_shard(entries), shard, fence)
-        if len(entries) < _GATHERED_BELOW:
-            self._writes.call(write)
-        else:
-            self._write([write])
-
-    def _write(self, writes: Sequence[_Write]) -> None:
-        entries: Places = {}
-        for each in writes:
-            for shard, some in each.entries.items():
-                entries.setdefault(shard, []).extend(some)
-        self._store.apply(self._version.table, entries, {each.log_shard: each.fence for each in writes})
-
-
-class _Write(NamedTuple):
-    """``log_shard``: whose cells the entries come of."""
-
-    entries: Places
-    log_shard: int
-    fence: int

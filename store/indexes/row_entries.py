@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from store.cells import ERASED_COLUMN
-from store.engines.index_contract import Encoded, Entry, IndexStore
+from store.engines.index_contract import Encoded, Entry, IndexStore, RowsBelow
 from store.indexes.version import IndexVersion, RowView
 
 
@@ -18,7 +18,7 @@ class RowEntries:
 
     def wanted(self, shard: int, row_keys: Sequence[bytes], end: int, fence: int) -> dict[bytes, Entry | None]:
         """The entries that rows of a shard should have by the cells that it has of them below a location; none for a row that is erased."""
-        cells = self._store.latest_before(shard, row_keys, self._version.definition.columns, end, fence) if row_keys else []
+        cells = self._store.latest_before([RowsBelow(shard, row_keys, end, fence)], self._version.definition.columns) if row_keys else []
         erased = {cell.row_key for cell in cells if cell.column_name == ERASED_COLUMN}
         views = self._version.views(cell for cell in cells if cell.row_key not in erased)
         return {row_key: self._version.entry_of(views.get(row_key, RowView([], {}))) for row_key in row_keys}

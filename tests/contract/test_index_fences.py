@@ -14,7 +14,7 @@ import pytest
 
 from store.cells import NewCell, StoredCell, new_cell
 from store.datastore import Datastore
-from store.engines.index_contract import UNFENCED, Entry, IndexStore, IndexTable
+from store.engines.index_contract import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
 from store.engines.index_fences import Fences
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
@@ -222,9 +222,9 @@ def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_
     asked: list[int] = []
 
     class Seen(IndexStoreProxy):
-        def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
-            asked.append(fence)
-            return self.store.latest_before(shard, row_keys, columns, location, fence)
+        def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+            asked.extend(each.fence for each in rows)
+            return self.store.latest_before(rows, columns)
 
     cells = index.put(base(ROW, 1, "ann"))
     before = index.store.fences([0])[0]

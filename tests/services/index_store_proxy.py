@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow
 
 
 class IndexStoreProxy:
@@ -42,8 +42,8 @@ class IndexStoreProxy:
     def walk(self, table: IndexTable, shard: int, after: tuple[Encoded, bytes] | None, limit: int) -> list[Entry]:
         return self.store.walk(table, shard, after, limit)
 
-    def latest_before(self, shard: int, row_keys: Sequence[bytes], columns: Sequence[str], location: int, fence: int) -> list[StoredCell]:
-        return self.store.latest_before(shard, row_keys, columns, location, fence)
+    def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
+        return self.store.latest_before(rows, columns)
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
         return self.store.cells_between(shard, columns, location, end, fence)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from bridge.coordination.contract import CommittedOffset
@@ -26,7 +27,7 @@ from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import ShardRun
 from store.cells import StoredCell
 from store.engines.contract import Engine, LogRange
-from store.errors import Unavailable
+from store.errors import CellfeedError, Unavailable
 from store.failpoints import failpoint
 from store.limits import SCAN_BYTES_MAX
 
@@ -103,8 +104,9 @@ class Sweep:
             self._offsets.commit_offsets(self._trigger.group, offsets, claims=[run.claim for run in moved])
         except Unavailable as error:
             for run in moved:
-                run.place.not_saved(run.progress.location, {}, error)
-        else:
-            for run in moved:
-                run.place.saved(run.progress.location)
+                with suppress(CellfeedError):  # whatever it is, the run meets it again when it saves by itself, before anything else
+                    run.place.not_saved(run.progress.location, {}, error)
+            raise
+        for run in moved:
+            run.place.saved(run.progress.location)
         failpoint("trigger.after_save")

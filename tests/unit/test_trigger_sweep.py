@@ -190,10 +190,24 @@ def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(datast
         sweeping.go()
     assert sweeping.locations() == sweeping.ends()
     assert sweeping.worker.offsets() != sweeping.ends()
+    put(datastore, range(2, 3))
+
+    def nothing_runs_yet(*_: object, **__: object) -> None:
+        raise StorageUnavailable("still away")
+
+    ran = sum(map(len, recorder.ran.values()))
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreCoordinator, "commit_offsets", nothing_runs_yet)
+        for shard, run in sweeping.runs.items():
+            if sweeping.worker.offsets().get(shard) != run.progress.location:
+                with pytest.raises(StorageUnavailable, match="still away"):
+                    run.run_chunk()
+    assert sum(map(len, recorder.ran.values())) == ran
+    sweeping.look()
     for run in sweeping.runs.values():
         run.run_chunk()
     assert sweeping.worker.offsets() == sweeping.ends()
-    assert sum(map(len, recorder.ran.values())) == 2 * ROWS
+    assert sum(map(len, recorder.ran.values())) == 3 * ROWS
 
 
 def test_a_sweep_takes_no_more_than_its_cells_and_goes_on_with_the_shards_behind_them(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,21 +66,16 @@ def read_answer(connection: Any) -> Answer:
         connection._current_timeout = connection._read_timeout  # noqa: SLF001
     packets = _Packets(connection._rfile.read, connection._next_seq_id)  # noqa: SLF001
     try:
-        return _answer(packets.next)
-    except _Lost as error:
-        connection._force_close()  # noqa: SLF001
-        raise err.OperationalError(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})") from error
+        return _answer(packets)
     except err.MySQLError:
-        raise  # the server's own: the connection goes on
+        if packets.is_lost:
+            connection._force_close()  # noqa: SLF001
+        raise
     except BaseException:
         connection._force_close()  # noqa: SLF001
         raise
     finally:
         connection._next_seq_id = packets.sequence_number  # noqa: SLF001
-
-
-class _Lost(Exception):
-    """Why nothing more can be read."""
 
 
 class _Packets:
@@ -89,23 +84,29 @@ class _Packets:
     def __init__(self, read: Callable[[int], bytes], sequence_number: int) -> None:
         self._read = read
         self.sequence_number = sequence_number
+        self.is_lost = False
+
+    def lost(self, why: str) -> err.OperationalError:
+        """The error to raise where nothing more can be read. What the operating system said is its context: a time-out is told by that."""
+        self.is_lost = True
+        return err.OperationalError(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({why})")
 
     def next(self) -> bytes:
-        """The next one, whole, however many pieces it comes in. Raises _Lost, and what the server says in a packet that is an error."""
+        """The next one, whole, however many pieces it comes in. Raises OperationalError where it is lost, and the error that the server tells in it."""
         whole = b""
         while True:
             try:
                 head = self._read(4)
                 if len(head) < 4:
-                    raise _Lost("the server hung up")
+                    raise self.lost("the server hung up")
                 size = head[0] | head[1] << 8 | head[2] << 16
                 piece = self._read(size)
             except OSError as error:
-                raise _Lost(str(error)) from error
+                raise self.lost(str(error)) from error
             if head[3] != self.sequence_number:
-                raise _Lost(f"packet {head[3]} came instead of {self.sequence_number}")  # one that is shut down says so without being asked
+                raise self.lost(f"packet {head[3]} came instead of {self.sequence_number}")  # one that is shut down says so without being asked
             if len(piece) < size:
-                raise _Lost("the server hung up")
+                raise self.lost("the server hung up")
             self.sequence_number = (head[3] + 1) % 256
             whole = whole + piece if whole else piece
             if size < _PACKET_BYTES_MAX:
@@ -115,7 +116,8 @@ class _Packets:
         return whole
 
 
-def _answer(next_packet: Callable[[], bytes]) -> Answer:
+def _answer(packets: _Packets) -> Answer:
+    next_packet = packets.next
     packet = next_packet()
     if packet[0] == _OK:
         affected_rows, at = _number(packet, 1)
@@ -123,7 +125,7 @@ def _answer(next_packet: Callable[[], bytes]) -> Answer:
         server_status, warning_count = _STATUS.unpack_from(packet, at)
         return Answer(None, (), affected_rows, insert_id, server_status, warning_count)
     if packet[0] == _LOCAL_FILE:
-        raise _Lost("the server asks for a file of this machine")
+        raise packets.lost("the server asks for a file of this machine")
     count, _ = _number(packet, 0)
     columns = [next_packet() for _ in range(count)]
     are_text = [_is_text(column) for column in columns]

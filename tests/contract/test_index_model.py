@@ -106,6 +106,21 @@ class IndexMachine(RuleBasedStateMachine):
         if save and scanned:
             self.saved[shard] = scanned[-1].added_id + 1
 
+    @rule(count=st.integers(1, 6), save=st.booleans())
+    def keep_together(self, count: int, save: bool) -> None:
+        """As a sweep does: what it cannot do is done shard by shard."""
+        scanned = {shard: cells for shard in range(SHARDS) if (cells := self.engine.scan(shard, self.saved[shard], count))}
+        followed = {shard: wanted for shard, cells in scanned.items() if (wanted := self.followed(cells))}
+        try:
+            if followed:
+                self.keeper.apply_together(followed)
+        except StaleView:
+            for shard, cells in followed.items():
+                self.keeper.apply(shard, cells)
+        for shard, cells in scanned.items():
+            if save:
+                self.saved[shard] = cells[-1].added_id + 1
+
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), place=st.sampled_from(PLACES), at_pass=st.integers(1, 2))
     def keep_and_crash(self, shard: int, count: int, place: str, at_pass: int) -> None:
         cells = self.batch(shard, count)

@@ -43,8 +43,8 @@ PLACES = (
     "sqlite.index.after_commit@2",
     "index.before_tombstones@1",
     "index.after_tombstones@1",
-    "trigger.before_save@3",
-    "trigger.after_save@3",
+    "trigger.before_save@1",
+    "trigger.after_save@1",
 )
 
 

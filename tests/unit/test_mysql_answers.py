@@ -117,5 +117,17 @@ def test_a_connection_that_ends_or_says_something_else_is_lost() -> None:
         assert stream.is_cut_off
 
 
+def test_a_time_out_is_told_as_one() -> None:
+    class Silent(Stream):
+        def read(self, size: int) -> bytes:
+            raise TimeoutError("timed out")
+
+    silent = Silent([end()])
+    with pytest.raises(pymysql.err.OperationalError) as raised:
+        read_answer(silent)
+    assert isinstance(raised.value.__context__, TimeoutError)
+    assert silent.is_cut_off
+
+
 def test_an_answer_has_what_a_cursor_looks_at() -> None:
     assert (Answer(None, (), 0, 0, 2, 0).description, Answer.unbuffered_active) == (None, False)

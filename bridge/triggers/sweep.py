@@ -77,6 +77,8 @@ class Sweep:
         for (run, each), there in zip(wanted, found, strict=True):
             if there:
                 run.move_to(there[-1].added_id + 1, len(cells.get(each.shard, ())))
+            else:
+                run.go_alone()  # the heads told of more than the log gives just now: there is no use in sweeping again at once
         # Large cells: fewer are read the next time, more again when they are small.
         self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if body_bytes > SCAN_BYTES_MAX else min(SWEEP_CELLS_MAX, self._cells_max * 2)
 

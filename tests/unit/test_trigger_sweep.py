@@ -244,6 +244,23 @@ def test_large_cells_make_the_next_sweep_smaller(datastore: Datastore) -> None:
     assert sweeping.sweep._cells_max == sweep.SWEEP_CELLS_MAX
 
 
+def test_a_shard_whose_log_gives_less_than_its_head_tells_waits_by_itself(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    put(datastore, range(1))
+    sweeping = _Sweeping(datastore, recorder)
+    begun, counts = sweeping.locations(), put(datastore, range(1, 2))
+    missing = max(counts)
+    scan_many = type(datastore.engine).scan_many
+
+    def without(engine: Any, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        return [[] if each.shard == missing else found for each, found in zip(ranges, scan_many(engine, ranges), strict=True)]
+
+    monkeypatch.setattr(type(datastore.engine), "scan_many", without)
+    sweeping.go()
+    assert sweeping.locations() == {**sweeping.ends(), missing: begun[missing]}
+    assert [shard for shard, run in sweeping.runs.items() if not run.is_live] == [missing]
+
+
 def test_a_shard_that_is_behind_is_in_no_sweep(datastore: Datastore) -> None:
     recorder = Recorder()
     put(datastore, range(1), rows=1)

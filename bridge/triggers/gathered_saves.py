@@ -8,10 +8,13 @@ overtaken hears of it. What comes with entries of the state table is never gathe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, TopicPartition
 from store.gathered import Gathered
+
+OFFSETS_IN_A_COMMIT_MAX: Final = 500
+"""Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that ZooKeeper takes in one request."""
 
 
 class OffsetCommits(Protocol):

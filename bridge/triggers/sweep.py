@@ -9,7 +9,7 @@ of its shards has its next chunk to itself, which tries, waits, halves, parks an
 
     before or in the call         the offsets are before the cells: they run again
     after it, before the save     the same: at least once
-    in the save                   one commit for all shards, under all their claims: where one of them is void, nothing is saved, and each saves its own
+    in the save                   one commit for some hundreds of shards, under all their claims: where one is void, nothing is saved, and each saves its own
 
 So its cells are in the order of each shard's log, are run under claims that were made sure of, and come again at most as often as those of a chunk.
 """
@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 from bridge.coordination.contract import CommittedOffset
-from bridge.triggers.gathered_saves import OffsetCommits
+from bridge.triggers.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, OffsetCommits
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import ShardRun
 from store.cells import StoredCell
@@ -100,6 +100,10 @@ class Sweep:
         if not any(run.place.is_due(lazily=True) for run in runs):
             return
         moved = [run for run in runs if not run.place.is_saved]
+        for start in range(0, len(moved), OFFSETS_IN_A_COMMIT_MAX):
+            self._save_together(moved[start : start + OFFSETS_IN_A_COMMIT_MAX])
+
+    def _save_together(self, moved: Sequence[ShardRun]) -> None:
         failpoint("trigger.before_save")
         offsets = {(run.claim.topic, run.claim.partition): CommittedOffset(run.progress.location) for run in moved}
         try:

@@ -17,12 +17,11 @@ unnoticed, and a cell that killed it would kill once more before it is counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.triggers.deadlines import Deadlines
 from bridge.triggers.foothold import Footholds, uses_footholds
-from bridge.triggers.gathered_saves import GatheredSaves, OffsetCommits
+from bridge.triggers.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, GatheredSaves, OffsetCommits
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import ShardRun
@@ -34,9 +33,6 @@ from store.errors import StaleWriter
 from store.failpoints import declare, failpoint
 
 declare("start.before_first_offsets", "start.after_first_offsets")
-
-_FIRST_OFFSETS_IN_A_COMMIT: Final = 500
-"""Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that ZooKeeper takes in one request."""
 
 
 class Taking:
@@ -97,8 +93,8 @@ class Taking:
         failpoint("start.before_first_offsets")
         shards = sorted(starts)
         begun: dict[int, int] = {}
-        for first in range(0, len(shards), _FIRST_OFFSETS_IN_A_COMMIT):
-            some = shards[first : first + _FIRST_OFFSETS_IN_A_COMMIT]
+        for first in range(0, len(shards), OFFSETS_IN_A_COMMIT_MAX):
+            some = shards[first : first + OFFSETS_IN_A_COMMIT_MAX]
             if self._save({shard: starts[shard] for shard in some}, claims):
                 begun |= {shard: starts[shard] for shard in some}
             else:  # one of the claims is void, which keeps none of the others

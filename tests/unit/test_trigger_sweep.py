@@ -96,6 +96,18 @@ class _Sweeping:
         return {shard: head.watermark for shard, head in self.datastore.heads().items()}
 
 
+def saves_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many offsets each commit has, from now on."""
+    saves, commit = list[int](), StoreCoordinator.commit_offsets
+
+    def counted(coordinator: StoreCoordinator, group: str, offsets: Mapping[TopicPartition, CommittedOffset], **more: Any) -> None:
+        saves.append(len(offsets))
+        commit(coordinator, group, offsets, **more)
+
+    monkeypatch.setattr(StoreCoordinator, "commit_offsets", counted)
+    return saves
+
+
 @pytest.fixture
 def saving_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "SAVE_EVERY_S", -1.0)
@@ -106,14 +118,7 @@ def test_the_new_cells_of_all_live_shards_are_one_call_and_one_save(datastore: D
     recorder = Recorder()
     put(datastore, range(1))
     sweeping = _Sweeping(datastore, recorder)
-    counts, saves = put(datastore, range(1, 3)), list[int]()
-    commit = StoreCoordinator.commit_offsets
-
-    def counted(coordinator: StoreCoordinator, group: str, offsets: Mapping[TopicPartition, CommittedOffset], **more: Any) -> None:
-        saves.append(len(offsets))
-        commit(coordinator, group, offsets, **more)
-
-    monkeypatch.setattr(StoreCoordinator, "commit_offsets", counted)
+    counts, saves = put(datastore, range(1, 3)), saves_of(monkeypatch)
     sweeping.go()
     assert recorder.together == [dict(counts)]
     assert len(counts) > 3
@@ -149,6 +154,20 @@ def test_where_a_sweep_fails_nothing_moves_and_each_shard_goes_alone_until_it_is
     assert len(recorder.together) == 2
     assert sweeping.locations() == sweeping.ends()
     assert sum(map(len, recorder.ran.values())) == 3 * ROWS - 1
+
+
+@pytest.mark.usefixtures("saving_at_once")
+def test_places_are_saved_in_commits_of_a_bounded_size(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    put(datastore, range(1))
+    sweeping = _Sweeping(datastore, recorder)
+    put(datastore, range(1, 2))
+    monkeypatch.setattr(sweep, "OFFSETS_IN_A_COMMIT_MAX", 3)
+    saves = saves_of(monkeypatch)
+    sweeping.go()
+    assert max(saves) == 3
+    assert len(saves) > 1
+    assert sweeping.worker.offsets() == sweeping.ends()
 
 
 @pytest.mark.usefixtures("saving_at_once")

@@ -26,9 +26,10 @@ _CELLS_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``ends``: where each shard goes on behind it. ``cells``: that were looked at, whether they have a record or not."""
+    """``records``: by shard, none of them empty, in order. ``ends``: where each shard goes on behind it. ``cells``: that were looked at, whether they have a
+    record or not."""
 
-    records: list[OutRecord]
+    records: dict[int, list[OutRecord]]
     ends: dict[int, int]
     too_large: list[ParkedCell]
     cells: int
@@ -101,7 +102,7 @@ class BatchReader:
         return Fetched(locations, ranges, self._engine.scan_many(ranges), heads, begun_s) if ranges else None
 
     def _encoded(self, fetched: Fetched) -> Batch | None:
-        records: list[OutRecord] = []
+        records: dict[int, list[OutRecord]] = {}
         too_large: list[ParkedCell] = []
         ends: dict[int, int] = {}
         cells = bytes_read = 0
@@ -109,7 +110,8 @@ class BatchReader:
             if not found:
                 continue
             encoded = self._encoder.encode(wanted.shard, found, self._epochs_of(wanted.shard, fetched.heads[wanted.shard].leader_epoch))
-            records += encoded.records
+            if encoded.records:
+                records[wanted.shard] = encoded.records
             too_large += encoded.too_large
             ends[wanted.shard] = found[-1].added_id + 1
             cells += len(found)

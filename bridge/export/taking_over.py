@@ -62,7 +62,7 @@ class ExportContext:
     def counted(self, batch: Batch) -> None:
         """Counts for the progress bar; a few that are lost between threads are no harm."""
         self.cells += batch.cells
-        self.records += len(batch.records)
+        self.records += sum(map(len, batch.records.values()))
 
 
 def take_over(context: ExportContext, shards: Sequence[int]) -> TakenOver:

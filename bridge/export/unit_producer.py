@@ -89,24 +89,27 @@ class UnitProducer:
     def _producer(self) -> Producer:
         return self._producers[self._turn]
 
-    def begin(self, records: Sequence[OutRecord]) -> None:
-        """Begins a transaction and hands its records to the client."""
+    def begin(self, records: Mapping[int, Sequence[OutRecord]]) -> None:
+        """Begins a transaction and hands its records, by shard, to the client."""
         failpoint("export.before_begin")
         self._turn = (self._turn + 1) % PRODUCERS
         self._first, self._last, self._failed = {}, {}, None
         self._producer.begin_transaction()
         produce, topic, delivered = self._producer.produce, self._topic, self._delivered
-        watched = _ends(records)
-        for number, (shard, added_id, key, value, shared, timestamp_ms) in enumerate(records):
-            headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
-            while True:
-                try:
-                    # By position: by name the call costs a third more. `callback` and `on_delivery` are one to the client, but of two that are given,
-                    # None or not, only the first one counts.
-                    produce(topic, value, key, shard, delivered if number in watched else None, None, timestamp_ms, headers)
-                    break
-                except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
-                    _served(self._producer, self._producer.poll, 0.05)
+        for of_shard in records.values():
+            last = len(of_shard) - 1
+            for number, (shard, added_id, key, value, shared, timestamp_ms) in enumerate(of_shard):
+                headers: Headers = [(ADDED_ID, b"%d" % added_id), *shared]
+                # Of the first and the last one only: a call back for each record would cost a third of all.
+                callback = delivered if number == 0 or number == last else None
+                while True:
+                    try:
+                        # By position: by name the call costs a third more. `callback` and `on_delivery` are one to the client, but of two that are given,
+                        # None or not, only the first one counts.
+                        produce(topic, value, key, shard, callback, None, timestamp_ms, headers)
+                        break
+                    except BufferError:  # the client's queue is full: what was sent leaves it, or runs into its time-out
+                        _served(self._producer, self._producer.poll, 0.05)
         _served(self._producer, self._producer.poll, 0.0)
         failpoint("export.after_produce")
 
@@ -190,13 +193,3 @@ def _served(producer: Producer, call: Callable[[float], T], wait_s: float) -> T:
         with suppress(SystemError):
             producer.abort_transaction(KAFKA_CALL_S)
         raise KafkaException(KafkaError(KafkaError._FAIL, f"the client failed and does not say why: {error}")) from error  # noqa: SLF001
-
-
-def _ends(records: Sequence[OutRecord]) -> set[int]:
-    """The numbers of each shard's first and last record: a call back for each record would cost a third of all."""
-    firsts: dict[int, int] = {}
-    lasts: dict[int, int] = {}
-    for number, record in enumerate(records):
-        firsts.setdefault(record.shard, number)
-        lasts[record.shard] = number
-    return {*firsts.values(), *lasts.values()}

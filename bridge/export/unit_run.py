@@ -242,8 +242,8 @@ class UnitRun:
         if batch.records:
             taken.ends.update(self._producer_at_work().commit(taken.ends))
             self._backoff_s = BACKOFF_FIRST_S
-        for record in batch.records:
-            taken.exported[record.shard] = record.added_id
+        for shard, records in batch.records.items():
+            taken.exported[shard] = records[-1].added_id
         now_s = time.time()
         for shard, location in batch.ends.items():
             taken.locations[shard] = location

@@ -254,7 +254,7 @@ def twenty_exported(kafka: Kafka, place: Path, store: Datastore) -> Export:
 
 def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(kafka: Kafka, place: Path, store: Datastore) -> None:
     export = twenty_exported(kafka, place, store)
-    records = [OutRecord(0, 10_000, b"key", b"value", [], 0)]
+    records = {0: [OutRecord(0, 10_000, b"key", b"value", [], 0)]}
     zombie, owner = (UnitProducer(export, 0, str(export.topic), threading.Event()) for _ in range(2))
     zombie.fence()
     zombie.begin(records)
@@ -271,7 +271,7 @@ def test_what_a_partition_that_lost_records_takes_is_never_committed(kafka: Kafk
     had = 10_000  # more than are there now: as after an unclean election, or in a topic that was made again under a producer at work
     producer = UnitProducer(export, 0, str(export.topic), threading.Event())
     producer.fence()
-    producer.begin([OutRecord(0, 10_000, b"key", b"value", [], 0)])
+    producer.begin({0: [OutRecord(0, 10_000, b"key", b"value", [], 0)]})
     with pytest.raises(PartitionMoved, match=f"partition 0 gave offset .* and had records up to {had} before"):
         producer.commit({0: had})
     producer.give_up()
@@ -497,7 +497,7 @@ def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(kafk
     assert settled(store, export.name) is not None
     found = forget_export(store, coordinator, export.name, export, by)
     assert (found.units, found.parked) == (2, 1)
-    paused.begin([OutRecord(1, 10_000, b"key", b"value", [], 0)])
+    paused.begin({1: [OutRecord(1, 10_000, b"key", b"value", [], 0)]})
     with pytest.raises(KafkaException) as refused:
         paused.commit({})
     assert verdict(error_of(refused.value)) is Verdict.FENCED

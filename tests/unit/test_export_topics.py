@@ -128,8 +128,8 @@ def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) 
     reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16))
     heads, locations, records = datastore.heads(), dict.fromkeys(range(16), 0), 0
     while (batch := reader.read(locations, heads)) is not None:
-        assert len(batch.records) == batch.cells <= TRANSACTION_CELLS_MAX
-        records += len(batch.records)
+        assert sum(map(len, batch.records.values())) == batch.cells <= TRANSACTION_CELLS_MAX
+        records += batch.cells
         locations |= batch.ends
     assert records == 12_000
     assert locations == {shard: head.watermark for shard, head in heads.items()}
@@ -147,9 +147,11 @@ def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_c
         reader = BatchReader(datastore.engine, RecordEncoder(EXPORT, "trips", 1), range(16), ahead)
         batches = 0
         while (batch := reader.read(locations, heads, 500)) is not None:
-            for record in batch.records:
-                assert record.added_id == read[record.shard], "nothing is left out, nothing comes twice"
-                read[record.shard] += 1
+            for shard, records in batch.records.items():
+                ids = [record.added_id for record in records]
+                assert ids == list(range(read[shard], read[shard] + len(ids))), "nothing is left out, nothing comes twice"
+                assert {record.shard for record in records} == {shard}
+                read[shard] += len(ids)
             locations |= batch.ends
             batches += 1
     assert read == locations == {shard: head.watermark for shard, head in heads.items()}
@@ -199,7 +201,7 @@ def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
     locations = dict.fromkeys(range(16), 0)
     sizes = []
     while (batch := reader.read(locations, datastore.heads())) is not None:
-        sizes.append(sum(len(record.value) for record in batch.records))
+        sizes.append(sum(len(record.value) for records in batch.records.values() for record in records))
         locations |= batch.ends
     assert len(sizes) > 2
     assert max(sizes) < 20 << 20

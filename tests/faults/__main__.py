@@ -8,13 +8,14 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from store.errors import Unavailable
 from tests.faults import gateway_faults
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
 from tests.faults.export_run import BRIEF as EXPORT_BRIEF
-from tests.faults.export_run import EXPORT_KINDS, run_export_faults
+from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
@@ -68,11 +69,12 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
 
 
 def _all_kinds() -> list[str]:
-    kinds = list(KINDS)
-    groups = (
+    kinds, no_export = list(KINDS), local_kafka.why_not() or local_zookeeper.why_not()
+    groups: tuple[tuple[str, Sequence[str], str | None], ...] = (
         ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
         ("trigger groups and gateways", (*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not()),
-        ("exports", EXPORT_KINDS, local_kafka.why_not() or local_zookeeper.why_not()),
+        ("exports", [kind for kind in EXPORT_KINDS if kind != STORE_CUT], no_export),
+        (STORE_CUT, [STORE_CUT], no_export or local_mariadb.why_not()),
     )
     for what, more, reason in groups:
         if reason:

@@ -3,10 +3,11 @@
 export-kill           kill -9 of an exporter, at a random moment or at a random failpoint; another one is started in its place
 export-zombie         SIGSTOP of an exporter until its session has run out and the other one has its shards, then SIGCONT
 export-network        an exporter's connections to the broker, or to ZooKeeper, are cut, stalled, silent one way, or cut after some bytes, through proxies
+export-store-cut      the same between an exporter and the store, which is a MariaDB server then
 export-broker         kill -9 of the broker, away for a while, started again with what it had
 export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had: exporting goes on meanwhile
-export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the client keeps a record, and far more comes than fits into
-                      one transaction: exporters wait in the memory that they had
+export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the client keeps a record, once for longer than every
+                      time-out of client and broker, and far more comes than fits into one transaction: exporters wait in the memory that they had
 export-rolling        each exporter is ended in good order and started again, one after the other: no partition stands still for longer than 5 s
 """
 
@@ -28,6 +29,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # e
 from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
+from bridge.export.limits import TRANSACTION_TIMEOUT_S
 from bridge.export.tails import read_tails
 from bridge.triggers.lag import LagReader
 from store.datastore import Datastore
@@ -40,6 +42,9 @@ from tests.services.tcp_proxy import Direction, TcpProxy
 
 if TYPE_CHECKING:
     from tests.faults.export_run import Reader
+
+STORE_CUT = "export-store-cut"
+"""The kind whose store is a server."""
 
 SHARDS = 8
 UNITS = 4
@@ -65,30 +70,37 @@ SHORT_TIMEOUT_S = 2.0
 TIMEOUTS = 3
 """For so many times as long as that the cluster is away, at least."""
 
+LONGEST_AWAY_S = TRANSACTION_TIMEOUT_S + 5.0
+"""For so long it is away once in a run at full scale. The other time-outs have passed by then as well: of a transaction at the broker (30 s), which finds it
+too old when it is back, of a request to it (20 s), and the look at the topic (every 30 s). In an hour only the client's metadata gets old beside these
+(15 minutes), which has it ask again; the broker forgets producers after a day, transactional ids after a week."""
+
 _WAITS = "the Kafka cluster"
 
 
 @dataclass(frozen=True)
 class ExportScale:
     """``faults`` of the kind, one after the other; ``away_s``: how long a server is; ``cells`` that are there before; ``cells_away``: that come while the whole
-    cluster is away, each of about a kilobyte."""
+    cluster is away, each of about a kilobyte; ``past_all_timeouts``: whether it is away for ``LONGEST_AWAY_S`` once."""
 
     faults: int
     away_s: float
     cells: int
     cells_away: int
+    past_all_timeouts: bool = False
 
 
 BRIEF = ExportScale(faults=1, away_s=2.0, cells=1_000, cells_away=20_000)
-FULL = ExportScale(faults=5, away_s=20.0, cells=20_000, cells_away=60_000)
+FULL = ExportScale(faults=5, away_s=20.0, cells=20_000, cells_away=60_000, past_all_timeouts=True)
 
 
 @dataclass(frozen=True)
 class Link:
-    """An exporter's ways to the servers."""
+    """An exporter's ways to the servers. ``store``: to that of a store that is one."""
 
     kafka: TcpProxy
     zookeeper: TcpProxy
+    store: TcpProxy | None
 
 
 @dataclass
@@ -106,6 +118,8 @@ class Stage:
     scale: ExportScale
     links: Mapping[str, Link]
     reader: Reader
+    been_away: bool = False
+    """Whether the whole cluster was away before."""
     violations: Violations = field(default_factory=dict)
 
     def owners(self) -> dict[int, str]:
@@ -194,7 +208,7 @@ def _saved_up_to(stage: Stage, wanted: Mapping[int, int]) -> bool:
 
 def _network(stage: Stage) -> list[str]:
     name = stage.chance.choice(sorted(stage.links))
-    server = stage.chance.choice(("kafka", "zookeeper"))
+    server = stage.chance.choice(("kafka", "zookeeper") if stage.links[name].store is None else ("store",))
     proxy: TcpProxy = getattr(stage.links[name], server)
     direction = stage.chance.choice(list(Direction))
     how = stage.chance.choice(("cut", "stalled", "silent", "cut after some bytes"))
@@ -216,6 +230,10 @@ def _network(stage: Stage) -> list[str]:
 
 def _cluster_away(stage: Stage) -> list[str]:
     pid, exporters = stage.kafka.pid, list(stage.processes.values())
+    at_least_s = max(stage.scale.away_s, TIMEOUTS * SHORT_TIMEOUT_S)
+    if stage.scale.past_all_timeouts and not stage.been_away:
+        at_least_s = max(at_least_s, LONGEST_AWAY_S)
+    stage.been_away = True
     usage = [psutil.Process(each.process.pid) for each in exporters]
     before = [each.memory_info().rss for each in usage]
     most, lag = list(before), LagReader(stage.store, stage.coordinator)
@@ -225,7 +243,7 @@ def _cluster_away(stage: Stage) -> list[str]:
     def waited() -> bool:
         most[:] = [max(peak, process.memory_info().rss) for peak, process in zip(most, usage, strict=True)]
         away_s = time.monotonic() - gone_s
-        return away_s > max(stage.scale.away_s, TIMEOUTS * SHORT_TIMEOUT_S) and all(_WAITS in each.because for each in lag.read(stage.export.group).shards)
+        return away_s > at_least_s and all(_WAITS in each.because for each in lag.read(stage.export.group).shards)
 
     put(stage.store, stage.scale.cells_away, first=stage.chance.randint(10, 1_000_000) * 10_000_000, size=1_000)
     until(waited, "every shard waits for the cluster")
@@ -259,6 +277,7 @@ FAULTS: dict[str, Callable[[Stage], list[str]]] = {
     "export-kill": _kill,
     "export-zombie": _zombie,
     "export-network": _network,
+    STORE_CUT: _network,
     "export-broker": _broker,
     "export-zookeeper": _zookeeper,
     "export-cluster-away": _cluster_away,

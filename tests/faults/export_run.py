@@ -25,15 +25,33 @@ from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
 from bridge.export.verify import verify_export
 from store.datastore import Datastore
-from tests.faults.export_faults import BRIEF, EXPORT_KINDS, FAULTS, FULL, LIMIT_S, SHARDS, SHORT_TIMEOUT_S, UNITS, ExportScale, Link, Stage, has_come_to, until
+from tests.faults.export_faults import (
+    BRIEF,
+    EXPORT_KINDS,
+    FAULTS,
+    FULL,
+    LIMIT_S,
+    SHARDS,
+    SHORT_TIMEOUT_S,
+    STORE_CUT,
+    UNITS,
+    ExportScale,
+    Link,
+    Stage,
+    has_come_to,
+    until,
+)
 from tests.faults.run import FaultRun
+from tests.integration.export_process import open_store
 from tests.integration.export_steps import LEASE_S, Exporter, Writer, check_equal, ends, export_to, put
 from tests.services.free_ports import free_ports
 from tests.services.local_kafka import Kafka
+from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
+from tests.services.mariadb_cluster import lone_server
 from tests.services.tcp_proxy import TcpProxy
 
-__all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "run_export_faults"]
+__all__ = ["BRIEF", "EXPORT_KINDS", "FULL", "STORE_CUT", "run_export_faults"]
 
 RECOVERY_MAX_S = 10.0
 """I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed."""
@@ -92,23 +110,25 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
         zookeeper = ZooKeeper(directory / "zookeeper")
         stack.callback(zookeeper.kill)
         zookeeper.start()
-        links = _links(stack, zookeeper) if kind == "export-network" else {}
+        server = stack.enter_context(lone_server(SHARDS)) if kind == STORE_CUT else None
+        links = _links(stack, zookeeper, server) if kind in ("export-network", STORE_CUT) else {}
         listeners = {name.upper(): (link.kafka.target_port, link.kafka.port) for name, link in links.items()}
         kafka = Kafka(directory / "kafka", links=listeners)
         stack.callback(kafka.kill)
         kafka.start()
         place = directory / "store"
-        store = stack.enter_context(Datastore.open_embedded(place, shards=SHARDS))
+        store = stack.enter_context(open_store(server.url if server is not None else str(place), SHARDS))
         chroot = "export-faults"
         coordinator = stack.enter_context(closing(open_coordinator(f"zookeeper://{zookeeper.hosts}/{chroot}", store.state)))
         export = export_to(kafka, units=UNITS, client={"message.timeout.ms": int(SHORT_TIMEOUT_S * 1000)} if kind == "export-cluster-away" else {})
         processes: dict[str, Exporter] = {}
 
         def start(name: str, failpoints: str = "") -> Exporter:
-            its, hosts = export, zookeeper.hosts
-            if name in links:
-                its, hosts = msgspec.structs.replace(export, bootstrap=f"127.0.0.1:{links[name].kafka.port}"), f"127.0.0.1:{links[name].zookeeper.port}"
-            started = processes[name] = Exporter(place, name, SHARDS, [its], f"zookeeper://{hosts}/{chroot}", failpoints)
+            its, hosts, url = export, zookeeper.hosts, None
+            if (link := links.get(name)) is not None:
+                its, hosts = msgspec.structs.replace(export, bootstrap=f"127.0.0.1:{link.kafka.port}"), f"127.0.0.1:{link.zookeeper.port}"
+                url = f"mysql://root@127.0.0.1:{link.store.port}" if link.store is not None else None
+            started = processes[name] = Exporter(place, name, SHARDS, [its], f"zookeeper://{hosts}/{chroot}", failpoints, url)
             stack.callback(started.kill)
             return started
 
@@ -154,11 +174,15 @@ def run_export_faults(kind: str, seed: int, directory: Path, scale: ExportScale 
     return result
 
 
-def _links(stack: ExitStack, zookeeper: ZooKeeper) -> Mapping[str, Link]:
-    """A proxy between each exporter and each server."""
+def _links(stack: ExitStack, zookeeper: ZooKeeper, store: MariaDB | None) -> Mapping[str, Link]:
+    """A proxy between each exporter and each server. ``store``: of a store that is one."""
+
+    def proxy(port: int) -> TcpProxy:
+        return stack.enter_context(TcpProxy(port))
+
     ports = free_ports(len(_EXPORTERS))
     return {
-        name: Link(stack.enter_context(TcpProxy(port)), stack.enter_context(TcpProxy(zookeeper.port))) for name, port in zip(_EXPORTERS, ports, strict=True)
+        name: Link(proxy(port), proxy(zookeeper.port), proxy(store.port) if store is not None else None) for name, port in zip(_EXPORTERS, ports, strict=True)
     }
 
 

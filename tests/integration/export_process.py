@@ -1,4 +1,5 @@
-"""An exporter as a process: python -m tests.integration.export_process STORE_DIR NAME SHARDS EXPORTS_JSON COORDINATION. SIGTERM drains."""
+"""An exporter as a process: python -m tests.integration.export_process STORE NAME SHARDS EXPORTS_JSON COORDINATION. SIGTERM drains. STORE: the directory of an
+embedded one, or the URL of a MariaDB server that is a cluster by itself."""
 
 from __future__ import annotations
 
@@ -14,17 +15,26 @@ import msgspec
 from bridge.coordination.open import open_coordinator
 from bridge.export.declaration import Export
 from bridge.export.worker import run_exporter
+from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
+from tests.services.mariadb_cluster import DATASTORE, LONE_CLUSTER, LONE_NODE, node_opener
+
+
+def open_store(place: str, shards: int) -> Datastore:
+    """See the module: STORE."""
+    if not place.startswith("mysql://"):
+        return Datastore.open_embedded(Path(place), shards=shards)
+    return Datastore(ClusteredEngine(DATASTORE, shards, {LONE_CLUSTER: {LONE_NODE: node_opener(place, shards)}}))
 
 
 def main() -> None:
-    directory, name, shards, exports, coordination = sys.argv[1:]
+    place, name, shards, exports, coordination = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")  # to stderr
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     declared = msgspec.json.decode(exports, type=list[Export])
     with (
-        Datastore.open_embedded(Path(directory), shards=int(shards)) as datastore,
+        open_store(place, int(shards)) as datastore,
         closing(open_coordinator(coordination, datastore.state)) as coordinator,
     ):
         print("started", flush=True)

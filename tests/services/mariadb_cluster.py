@@ -27,6 +27,10 @@ SHARDS = 4
 BUSY_FENCE_MAX_S = 4.0
 """What tests let the fence of a move last: a busy machine takes longer for it than an operator's servers may."""
 
+LONE_CLUSTER: Final = "c1"
+LONE_NODE: Final = "a"
+"""A cluster of one server: :func:`lone_server`."""
+
 _NAMESPACE: Final = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a29")
 
 
@@ -55,8 +59,8 @@ class TestCluster:
             server.sql("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
 
 
-def node_opener(url: str) -> OpenNode:
-    return lambda timeout_s: MySqlEngine(MySqlServer(url, timeout_s), DATASTORE, SHARDS)
+def node_opener(url: str, shards: int = SHARDS) -> OpenNode:
+    return lambda timeout_s: MySqlEngine(MySqlServer(url, timeout_s), DATASTORE, shards)
 
 
 @contextmanager
@@ -84,6 +88,16 @@ def make_cluster(name: str, servers: list[MariaDB], shard_map: ShardMap | None =
     admin = ClusterServers(name, DATASTORE, SHARDS, {node: MySqlServer(server.url) for node, server in named.items()}, semi_sync=semi_sync)
     init_cluster(admin, shard_map or even_map(DATASTORE, SHARDS, [name]))
     return TestCluster(name, named, admin)
+
+
+@contextmanager
+def lone_server(shards: int) -> Iterator[MariaDB]:
+    """A server that is a cluster by itself, with all shards: what follows a store over the network needs no more. Gone at the end."""
+    with bare_servers(1) as [server]:
+        admin = ClusterServers(LONE_CLUSTER, DATASTORE, shards, {LONE_NODE: MySqlServer(server.url)}, semi_sync=False)
+        init_cluster(admin, even_map(DATASTORE, shards, [LONE_CLUSTER]))
+        admin.close()
+        yield server
 
 
 def cells_of_shard(shard: int, first: int, count: int) -> list[NewCell]:

@@ -9,6 +9,7 @@ coordination is away everybody goes on with the units that they have.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -48,12 +49,13 @@ _CONTROL_LOOK_S: Final = 1.0
 
 
 class ExportGroup:
-    """See the module. Used by the process's main thread."""
+    """See the module. Used by the process's main thread. ``heads_wanted`` is set by units that wait for new heads of the logs."""
 
-    def __init__(self, export: Export, datastore: Datastore, coordinator: Coordinator, name: str) -> None:
+    def __init__(self, export: Export, datastore: Datastore, coordinator: Coordinator, name: str, heads_wanted: threading.Event) -> None:
         self.export = export
         self._datastore = datastore
         self._coordinator = coordinator
+        self._heads_wanted = heads_wanted
         self.standing = Standing(coordinator, export.group, name, export.lease_s)
         self._division = Division(coordinator, self.standing, datastore.name)
         self._control = Control(datastore.state, export.group)
@@ -192,7 +194,9 @@ class ExportGroup:
         facts = ensure_topic(admin_of(export), export, topic, datastore.shards, make=known is None or export.on_lost_topic == "start_over")
         encoder = RecordEncoder(export, datastore.name, schema_id_for(export, topic), typed_format(export, datastore, topic))
         agreed = settle(datastore, export, facts.topic_id)
-        self.context, self.refused = ExportContext(export, datastore, self._coordinator, topic, agreed, encoder, Throttle(export.cells_per_s)), None
+        throttle = Throttle(export.cells_per_s)
+        self.context = ExportContext(export, datastore, self._coordinator, topic, agreed, encoder, throttle, self._heads_wanted)
+        self.refused = None
 
     def _not_prepared(self, error: BaseException, now_s: float) -> None:
         if isinstance(error, ProtectData):

@@ -46,6 +46,9 @@ RECORD_BYTES_CEILING: Final = 16 << 20
 RECORD_OVERHEAD_BYTES: Final = 256
 """What a record batch adds to the one record in it: its head, the names of the headers, lengths."""
 
+LOOK_GAP_S: Final = 0.01
+"""Time between two looks at the logs while every unit is in a transaction: nobody could use more of them, and each asks all nodes of all clusters."""
+
 TRANSACTION_TIMEOUT_S: Final = 30.0
 """After how long the broker aborts a transaction whose exporter is gone, if nobody takes its unit over before. Until then readers of commits wait."""
 

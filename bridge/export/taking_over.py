@@ -6,6 +6,7 @@ To be called behind the fence (``unit_producer.py``): then the ends are the ends
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class ExportContext:
     settled: Settled
     encoder: RecordEncoder
     throttle: Throttle
+    heads_wanted: threading.Event
+    """Set by units that wait for new heads of the logs."""
     cells: int = 0
     records: int = 0
     repaired: list[str] = field(default_factory=list)

@@ -259,6 +259,7 @@ class UnitRun:
             self._try_to_save()
         with self._news:
             if self._told == told and not self.stop.is_set():
+                self._context.heads_wanted.set()
                 self._news.wait(SAVE_EVERY_S)
 
     def _producer_at_work(self) -> UnitProducer:

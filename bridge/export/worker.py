@@ -12,7 +12,7 @@ from typing import Final
 from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
 from bridge.export.export_group import ExportGroup
-from bridge.export.limits import DRAIN_S, POLL_INTERVAL_S
+from bridge.export.limits import DRAIN_S, LOOK_GAP_S, POLL_INTERVAL_S
 from bridge.triggers.shares import drain, join
 from bridge.triggers.standing import LeaseKeeper
 from store.collector import collect_seldom
@@ -42,8 +42,9 @@ def run_exporter(
     """
     collect_seldom()
     groups: list[ExportGroup] = []
+    heads_wanted = threading.Event()
     for export in exports:
-        if (group := join(stop, partial(ExportGroup, export, datastore, coordinator, name), _log)) is None:
+        if (group := join(stop, partial(ExportGroup, export, datastore, coordinator, name, heads_wanted), _log)) is None:
             return
         groups.append(group)
     listener = Listener(datastore.state, f"export-{name}")
@@ -51,6 +52,7 @@ def run_exporter(
     try:
         while not stop.is_set():
             try:
+                heads_wanted.clear()
                 heads = datastore.heads()
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values())
@@ -68,6 +70,7 @@ def run_exporter(
                 listener.told.clear()
                 on_look(groups)
                 listener.wait(0.01 if busy else POLL_INTERVAL_S)
+                heads_wanted.wait(LOOK_GAP_S)
             except StaleWriter:
                 raise
             except CellfeedError as error:

@@ -74,6 +74,7 @@ async def handle(context: GatewayContext, request: Any, head: RequestHead, peer:
     deadline_s = monotonic() + min(request.max_wait.total_seconds(), FETCH_WAIT_MAX_S)
     shards = {each.partition for asked in request.topics for each in asked.partitions if 0 <= each.partition < context.engine.shards}
     all_wanted = _wanted(request, topics, refused)
+    context.heads.is_read()
     if any(wanted.offset > context.heads[wanted.partition].watermark for wanted in all_wanted if wanted.partition in shards):
         # Another gateway may have shown more than this one has looked at yet; nobody is told "out of range" on what was true a moment ago.
         await context.heads.refresh()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
-from bridge.gateway.limits import FOLLOW_UP_S
+from bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
 from store.engines.contract import Engine, Head
 from store.limits import ADDED_ID_MAX
 
@@ -41,6 +41,11 @@ class LogHeads:
         self._taken: asyncio.Future[dict[int, Head]] | None = None
         """The last look whose result is known here."""
         self._woken = self._following = False
+        self._waiters = 0
+        self._read_s = float("-inf")
+        """When somebody last read the logs."""
+        self._put_off: Callable[[BaseException], None] | None = None
+        """Set when there was a wake-up that nobody was there for: whom to tell that its look failed."""
 
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
@@ -67,7 +72,11 @@ class LogHeads:
         return self._reading
 
     def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
-        """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one."""
+        """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one.
+        Put off while nobody reads: a look for each commit asks all nodes of all clusters, for nobody."""
+        if not self._waiters and time.monotonic() - self._read_s > WATCHED_S:
+            self._put_off = on_error
+            return
         self._woken = True
         if self._following:
             return
@@ -84,6 +93,13 @@ class LogHeads:
         task = asyncio.get_running_loop().create_task(run())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
+
+    def is_read(self) -> None:
+        """Somebody reads the logs: wake-ups are followed, and so is one that was put off."""
+        self._read_s = time.monotonic()
+        on_error, self._put_off = self._put_off, None
+        if on_error is not None:
+            self.refresh_soon(on_error)
 
     async def _follow(self) -> None:
         """One look after the other, with a pause between them while committed cells are not shown.
@@ -112,9 +128,12 @@ class LogHeads:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for shard in seen:
             self._waiting[shard].add(future)
+        self._waiters += 1
         try:
             await asyncio.wait([future], timeout=timeout_s)
         finally:
+            self._waiters -= 1
+            self._read_s = time.monotonic()
             for shard in seen:
                 self._waiting[shard].discard(future)
 

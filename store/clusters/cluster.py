@@ -173,9 +173,12 @@ class Cluster:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def read(self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None) -> tuple[T, bool]:
+    def read(
+        self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None, *, shown: bool = False
+    ) -> tuple[T, bool]:
         """``what`` of the first node in order that answers, and whether it is stale: not the word of a master that is sure to be one. ``enough`` sends a stale
-        read on to the next node when it says no; the last answer counts where none is enough. Raises StorageUnavailable when none answers."""
+        read on to the next node when it says no; the last answer counts where none is enough. ``shown``: what is read was shown by some node, so that not even
+        the master's word is the last one: it shows a commit a moment later than the minion that it waits for. Raises StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
         reasons, poor, moving = [], None, False
@@ -190,7 +193,7 @@ class Cluster:
                 moving = moving or isinstance(error, ShardMoving)
                 continue
             sure = role is not None and node.name == master and self._is_sure(role)
-            if sure or enough is None or enough(value):
+            if (sure and not shown) or enough is None or enough(value):
                 return value, not sure
             poor = (value, True)
         if poor is not None:

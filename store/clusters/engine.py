@@ -7,6 +7,7 @@ away holds up nobody else's puts.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -39,6 +40,10 @@ _log = logging.getLogger("cellfeed.moves")
 UNBUFFERED_S: Final = 60
 """A cell is buffered by one master's clock and written by another's, in seconds by which they may differ: a trim leaves the cells of so long before the oldest
 that is still buffered."""
+
+_LOOKS: Final = 5
+_PAUSE_S: Final = 0.002
+"""All nodes are asked so many times for cells that one of them has shown, a little later each time: the others have them in some milliseconds."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -225,8 +230,7 @@ class ClusteredEngine:
         count = min(limit, watermark - location)
         if count <= 0:
             return []
-        # A node that is behind gives nothing of what another one has shown already: the next one is asked then.
-        cells, _ = cluster.read(lambda engine: engine.scan(shard, location, count), self._read_first, bool)
+        cells = self._read_shown(cluster, lambda engine: engine.scan(shard, location, count), bool)
         return _there(cluster, [LogRange(shard, location, count)], [_shown(cells, watermark)])[0]
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
@@ -247,7 +251,7 @@ class ClusteredEngine:
             if not some:
                 continue
             wanted = [each for _, each in some]
-            cells, _ = cluster.read(lambda engine, wanted=wanted: engine.scan_many(wanted), self._read_first, all_found)  # type: ignore[misc]
+            cells = self._read_shown(cluster, lambda engine, wanted=wanted: engine.scan_many(wanted), all_found)  # type: ignore[misc]
             below = [_shown(piece, cluster.shown(each.shard)) for each, piece in zip(wanted, cells, strict=True)]
             for (index, _), there in zip(some, _there(cluster, wanted, below), strict=True):
                 found[index] = there
@@ -313,6 +317,15 @@ class ClusteredEngine:
             servers.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _read_shown(self, cluster: Cluster, read: Callable[[NodeEngine], T], enough: Callable[[T], bool]) -> T:
+        """Of a node that has what was shown already. One that is behind gives nothing of it: the next one is asked then, and all of them again."""
+        for look in range(_LOOKS):
+            time.sleep(_PAUSE_S * look)
+            found, _ = cluster.read(read, self._read_first, enough, shown=True)
+            if enough(found):
+                break
+        return found
 
     def _grouped(self, keyed: Sequence[tuple[bytes, K]]) -> dict[Cluster, list[tuple[int, K]]]:
         """By cluster: the items, with their indexes."""

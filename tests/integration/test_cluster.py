@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
 import pymysql
 import pytest
 
-from store.cells import NewCell, Outcome, new_cell
+from store.cells import NewCell, Outcome, StoredCell, new_cell
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion, cluster_role, promote
@@ -225,6 +225,24 @@ def test_a_cell_that_is_nowhere_is_told_as_absent_while_the_master_is_there(clus
     nowhere = cells(range(3, 4))[0]
     assert engine.get([nowhere.triple]) == [None]
     assert all(server.is_running() for server in cluster.servers.values())
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_what_a_minion_has_shown_is_read_though_its_master_shows_it_a_moment_later(engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch, late: int) -> None:
+    """The master waits for a minion before it shows a commit itself; the minions need not have it at the same time either."""
+    engine.put(cells(range(10)))
+    eventually(lambda: shown(engine) == 10, "replicated")
+    scan_many, asked = MySqlEngine.scan_many, list[int]()
+
+    def scan_later(node: MySqlEngine, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+        asked.append(len(ranges))
+        return scan_many(node, ranges) if len(asked) > late else [[] for _ in ranges]
+
+    monkeypatch.setattr(MySqlEngine, "scan_many", scan_later)
+    heads = engine.heads()
+    wanted = [LogRange(shard, 0, 10) for shard in range(SHARDS) if heads[shard].watermark]
+    assert sum(map(len, engine.scan_many(wanted))) == 10
+    assert len(asked) == late + 1
 
 
 def test_a_paused_master_holds_up_no_read_for_long(cluster: TestCluster, engine: ClusteredEngine) -> None:

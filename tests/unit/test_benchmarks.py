@@ -49,7 +49,7 @@ SMALL = {
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),
     "export-backfill": lambda: export_backfill.figures(embedded_cells=1_000, with_mariadb=False),
-    "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, with_mariadb=False),
+    "export-latency": lambda: export_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, broker_warm_up_s=0.2, with_mariadb=False),
     "gateway-first-read": lambda: gateway_first_read.figures(cells=1_000, runs=1),
     "gateway-idle": lambda: gateway_idle.figures(consumers=2, clients=1, seconds=0.1, cells=64, settle_s=0.0, with_kafka=False),
     "gateway-latency": lambda: gateway_latency.figures(seconds=0.2, runs=1, warm_up_s=0.0, stores=["embedded"]),

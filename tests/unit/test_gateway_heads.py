@@ -52,6 +52,7 @@ def run(use: Callable[[Counters, LogHeads], Coroutine[Any, Any, None]]) -> None:
         counters = Counters()
         heads = LogHeads(counters, executor)  # type: ignore[arg-type]
         await heads.refresh()
+        heads.is_read()
         await use(counters, heads)
 
     with ThreadPoolExecutor(2) as executor:
@@ -231,6 +232,38 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
         heads.refresh_soon(tell)
         await asyncio.wait_for(waiting, 10)
         assert len(told) == 1
+
+    run(use)
+
+
+def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.gateway.heads.WATCHED_S", -1.0)
+
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        before = counters.reads
+        counters.watermarks[0] = 1
+        for _ in range(3):
+            heads.refresh_soon(pytest.fail)
+        assert heads._put_off is not None
+        assert (counters.reads, heads[0].watermark) == (before, 0)
+        waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
+        await asyncio.sleep(0)
+        heads.is_read()
+        await asyncio.wait_for(waiting, 10)
+        assert (counters.reads, heads[0].watermark) == (before + 1, 1)
+
+    run(use)
+
+
+def test_who_waits_is_woken_however_long_ago_the_last_read_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.gateway.heads.WATCHED_S", -1.0)
+
+    async def use(counters: Counters, heads: LogHeads) -> None:
+        waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
+        await asyncio.sleep(0)
+        counters.watermarks[0] = 1
+        heads.refresh_soon(pytest.fail)
+        await asyncio.wait_for(waiting, 10)
 
     run(use)
 

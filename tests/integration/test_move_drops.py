@@ -77,7 +77,8 @@ def left_copy(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> NewC
 
 
 def has_tables(server: MariaDB) -> bool:
-    return bool(server.sql("SHOW DATABASES LIKE 'trips_0001'"))
+    """As the product asks: an empty database goes a moment after its last table."""
+    return bool(server.sql("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'trips_0001'"))
 
 
 def mark(clusters: dict[str, TestCluster]) -> str:

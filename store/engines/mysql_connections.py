@@ -20,7 +20,6 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, COMMAND, ER
 
-from store.engines.mysql_answers import read_answer
 from store.engines.mysql_errors import StatementFailed, error_code, failed, is_lost
 from store.errors import InvalidRequest, StorageUnavailable
 
@@ -222,8 +221,7 @@ def is_mariadb(connection: Connection[Any]) -> bool:
 
 class _Connection(Connection):
     """One that takes TLS where the server has it, as PyMySQL does, with one context for all: PyMySQL makes a context for each connection, also where the server
-    has no TLS, and reading the system's certificates for it costs twenty milliseconds of processor time. Its answers are taken apart in less time than PyMySQL
-    takes (:mod:`store.engines.mysql_answers`), but for those that a cursor reads row by row."""
+    has no TLS, and reading the system's certificates for it costs twenty milliseconds of processor time."""
 
     _tls: ClassVar[list[ssl.SSLContext]] = []
 
@@ -232,27 +230,12 @@ class _Connection(Connection):
             self._tls.append(super()._create_ssl_ctx(sslp))  # type: ignore[misc]
         return self._tls[0]
 
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        if unbuffered:
-            return super()._read_query_result(unbuffered=True)  # type: ignore[misc, no-any-return]
-        self._result = None  # where the server answers with an error there is none
-        self._result = answer = read_answer(self)
-        self.server_status = answer.server_status
-        return answer.affected_rows
-
 
 def query(connection: Connection[Any], sql: str | bytes) -> Sequence[tuple[Any, ...]]:
     """Runs one statement and returns its rows, values as the server sent them (bytes, or None)."""
     connection.query(sql)
     result = connection._result  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL's cursor adds several microseconds a row and nothing that is needed here
     return result.rows or () if result is not None else ()
-
-
-def query_named(connection: Connection[Any], sql: str) -> list[dict[str, Any]]:
-    """As :func:`query`, each row by the names of its columns."""
-    rows = query(connection, sql)
-    names = connection._result.names()  # type: ignore[attr-defined] # noqa: SLF001 - as above
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def has_database(server: MySqlServer, name: str) -> bool:

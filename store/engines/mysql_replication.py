@@ -15,8 +15,9 @@ from typing import Any, Final
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
+from pymysql.cursors import DictCursor
 
-from store.engines.mysql_connections import MySqlServer, query, query_named
+from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_errors import error_code, failed
 from store.engines.mysql_locks import free_locks, take_lock
 from store.errors import ProtectData, StorageUnavailable
@@ -89,11 +90,11 @@ def position(server: MySqlServer) -> Gtid:
 
 def minion_status(server: MySqlServer) -> MinionStatus | None:
     """None when the server follows nobody."""
-    with server.connection() as connection:
-        found = query_named(connection, "SHOW SLAVE STATUS")
-    if not found:
+    with server.connection() as connection, connection.cursor(DictCursor) as cursor:
+        cursor.execute("SHOW SLAVE STATUS")
+        told = cursor.fetchone()
+    if not told:
         return None
-    told = found[0]
     error = told["Last_IO_Error"] or told["Last_SQL_Error"]
     received = Gtid(told["Gtid_IO_Pos"])
     return MinionStatus(told["Master_Host"], int(told["Master_Port"]), told["Slave_IO_Running"], told["Slave_SQL_Running"] == "Yes", error, received)

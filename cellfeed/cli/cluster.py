@@ -19,7 +19,7 @@ from cellfeed.run_dir import RunDir
 from store.cells import NewCell, Outcome
 from store.clusters.failover import cluster_role, promote
 from store.clusters.migrate import migrate_cluster
-from store.clusters.rejoin import clone, follow_again, is_half_copied, is_prefix, never_replicated
+from store.clusters.rejoin import NeverReplicated, clone, come_back, is_half_copied
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.errors import InvalidRequest, ProtectData, StorageUnavailable
@@ -116,13 +116,12 @@ def rejoin(
     if copy or is_half_copied(servers, node):
         _copy(servers, node, as_json)
         return
-    if is_prefix(servers, node, role):
-        follow_again(servers, node)
+    beyond = come_back(servers, node)
+    if beyond is None:
         _done(as_json, {"node": node, "follows": role.master}, f"{node} follows {role.master}")
         return
-    beyond = never_replicated(servers, node, role)
     if beyond.nothing:
-        _copy(servers, node, as_json)
+        _copy(servers, node, as_json, beyond)
         return
     extra = [*beyond.cells, *beyond.buffered]
     if not put_again:
@@ -131,7 +130,7 @@ def rejoin(
         raise ProtectData(f"{node} holds {len(extra)} cells that were never replicated; put them again and make it a copy of {role.master} with --put-again")
     with _opened(checked) as datastore:
         _put_again(datastore, extra)
-    _copy(servers, node, as_json, put_again=len(extra))
+    _copy(servers, node, as_json, beyond, put_again=len(extra))
 
 
 @app.command("buffer")
@@ -165,10 +164,10 @@ def _opened(config: Config) -> Datastore:
     return storage.open_datastore(config, Path())
 
 
-def _copy(servers: ClusterServers, node: str, as_json: bool, **told: Any) -> None:
+def _copy(servers: ClusterServers, node: str, as_json: bool, listed: NeverReplicated | None = None, **told: Any) -> None:
     with progress_bar() as bar:
         task = bar.add_task(f"copying to {node}", total=None)
-        copied = clone(servers, node, lambda rows: bar.update(task, completed=rows))
+        copied = clone(servers, node, lambda rows: bar.update(task, completed=rows), listed=listed)
     _done(as_json, {"node": node, "rows_copied": copied, **told}, f"{node} is a copy of the master ({copied} rows) and follows it")
 
 

@@ -1,9 +1,12 @@
 """A node comes back to its cluster: as the minion that it is, or after what it never sent on was put again.
 
 An old master may hold cells that no minion had when another node became master. Nobody was shown them, and the new master may have given their ids to other
-cells. So it may only follow again when it is a prefix of the new master's history; otherwise :func:`never_replicated` lists what it has beyond, the caller puts
-the cells again as ordinary puts (they get new ids), and :func:`clone` makes the node a copy of the master. Often there is no cell among it, only what the
-processes write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's word.
+cells. So it may only follow again when it is a prefix of the new master's history; otherwise :func:`come_back` lists what it has beyond, the caller puts that
+again as ordinary puts (they get new ids), and :func:`clone` makes the node a copy of the master. Often there is no cell among it, only what the processes
+write of themselves (leases, addresses): then a copy loses nothing, and needs nobody's word.
+
+An old master that nobody could fence, because it was paused or cut off, goes on where it was: a commit that was on its way ends, and who has not heard of the
+promotion may still be acknowledged there. So it is fenced *before* it is looked at, and a copy that follows on a list refuses a node that has written since.
 """
 
 from __future__ import annotations
@@ -56,10 +59,11 @@ _STATE_LAST: Final = "state_entry"
 @dataclass(frozen=True)
 class NeverReplicated:
     """What a node has beyond the history that it shares with its master. ``cells``: of its own shards; ``buffered``: of other clusters, which its buffer
-    answers for."""
+    answers for; ``position``: where the node was before it was looked through."""
 
     cells: list[NewCell]
     buffered: list[NewCell]
+    position: Gtid
 
     @property
     def nothing(self) -> bool:
@@ -98,9 +102,10 @@ def is_half_copied(cluster: ClusterServers, node: str) -> bool:
 
 def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverReplicated:
     """What would be lost if the node became a copy of the master now. Raises StorageUnavailable."""
+    at = position(cluster.server(node))
     extra = [cell for _, cell in extra_cells(cluster, node, role) if not is_erased(cell.body)]
     cells = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for cell in extra]
-    return NeverReplicated(cells, extra_buffered(cluster, node))
+    return NeverReplicated(cells, extra_buffered(cluster, node), at)
 
 
 def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tuple[int, StoredCell]]:
@@ -126,6 +131,23 @@ def extra_buffered(cluster: ClusterServers, node: str) -> list[NewCell]:
         return [NewCell(row, column.decode(), int(ref_key), decode_body(body)) for row, column, ref_key, body in query(connection, sql)]
 
 
+def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
+    """Fences the node and makes it a minion; or, where it has something that the master has not, tells what: it is to be put again before :func:`clone`.
+
+    Raises ProtectData for the master itself, StorageUnavailable while a promotion is under way.
+    """
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        with settled_role(cluster, quick) as role:
+            _fence(cluster, node, role)
+            if is_prefix(cluster, node, role):
+                _follow_again(cluster, quick, node, role)
+                return None
+    finally:
+        quick.close()
+    return never_replicated(cluster, node, role)
+
+
 def follow_again(cluster: ClusterServers, node: str) -> None:
     """Makes the node a read-only minion of the present master. Raises ProtectData when it has something that the master has not, StorageUnavailable while a
     promotion is under way."""
@@ -137,13 +159,18 @@ def follow_again(cluster: ClusterServers, node: str) -> None:
         quick.close()
 
 
-def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, role: Role) -> None:
+def _fence(cluster: ClusterServers, node: str, role: Role) -> None:
     server = cluster.server(node)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     if not is_read_only(server):
         make_read_only(server)
         _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
+
+
+def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, role: Role) -> None:
+    server = cluster.server(node)
+    _fence(cluster, node, role)
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
         if heard is None:
@@ -181,20 +208,23 @@ def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
         quick.close()
 
 
-def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None, *, cut_off: bool = False) -> int:
-    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied. ``cut_off``: only if it is half a
-    copy, which somebody else may have ended by now.
+def clone(
+    cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = lambda _: None, *, listed: NeverReplicated | None = None, cut_off: bool = False
+) -> int:
+    """Makes the node a copy of the present master as of one moment, and a minion from there on. Returns the rows copied. ``listed``: what it had alone, which
+    was put again; only if it has written nothing since. ``cut_off``: only if it is half a copy, which somebody else may have ended by now.
 
     What the node held of the datastore is dropped first, and the meta database comes last, out of the database that marks a copy under way. So a kill on the
     way leaves a node that follows nobody, tells no role and is known to be half a copy (:func:`is_half_copied`); cloning again starts over. Raises
     StorageUnavailable when somebody else is copying to the node, or when tables of the master got other names meanwhile, as a move gives them: clone again.
+    Raises ProtectData when the node has written since it was listed.
     """
     role, _ = cluster_role(cluster)
     target, source = cluster.server(node), cluster.server(role.master)
     with copy_lock(source, node):
         if cut_off and not is_half_copied(cluster, node):
             raise StorageUnavailable(f"{node} is no half copy any more: somebody else has ended it")
-        _give_up_history(cluster, node, role)
+        _give_up_history(cluster, node, role, listed)
         _wipe(cluster, target)
         failpoint("rejoin.after_wipe")
         copied, snapshot = _copy(cluster, source, target, on_rows)
@@ -211,9 +241,9 @@ def clone(cluster: ClusterServers, node: str, on_rows: Callable[[int], None] = l
     return copied
 
 
-def _give_up_history(cluster: ClusterServers, node: str, expected: Role) -> None:
-    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile. Raises ProtectData for the master itself,
-    StorageUnavailable when there is another master by now."""
+def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed: NeverReplicated | None) -> None:
+    """The node tells no role from here on, so no promotion chooses it; none is under way meanwhile. Raises ProtectData for the master itself, and for a node
+    that has written since it was listed, StorageUnavailable when there is another master by now."""
     target = cluster.server(node)
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
@@ -224,6 +254,8 @@ def _give_up_history(cluster: ClusterServers, node: str, expected: Role) -> None
                 raise StorageUnavailable(f"cluster {cluster.name} has another master by now, {role.master}; copy again")
             stop_following(target)
             make_read_only(target)
+            if listed is not None and position(target) != listed.position:
+                raise ProtectData(f"{node} was at {listed.position.text} when it was listed, and is at {position(target).text}: it has to be listed again")
             # Nobody is acknowledged here any more; and what is done to it from here on must not wait for minions that it does not have.
             set_semi_sync(target, master=False, wanted=role.semi_sync)
             # The mark before anything is gone.

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from store.clusters.failover import Promotion, cluster_role, promote
-from store.clusters.rejoin import clone, follow_again, heard_epoch, is_half_copied, never_replicated, start_again
+from store.clusters.rejoin import NeverReplicated, clone, follow_again, heard_epoch, is_half_copied, never_replicated, start_again
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_replication import MinionStatus, is_read_only, minion_status
@@ -170,7 +170,7 @@ class FailoverSupervisor:
     def _search(self, role: Role, name: str) -> None:
         extra = never_replicated(self._cluster, name, role)
         if extra.nothing:
-            self._copy_to(name, "it holds what was never replicated, and no cell is among it")
+            self._copy_to(name, "it holds what was never replicated, and no cell is among it", extra)
         else:
             cells = len(extra.cells) + len(extra.buffered)
             self._tell(name, f"{name} holds {cells} cells that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
@@ -179,20 +179,20 @@ class FailoverSupervisor:
         """Whether a copy to this node is under way here."""
         return self._copy is not None and self._copy.is_alive() and self._copy.name == name
 
-    def _copy_to(self, name: str, why: str, *, cut_off: bool = False) -> None:
+    def _copy_to(self, name: str, why: str, listed: NeverReplicated | None = None, *, cut_off: bool = False) -> None:
         if self._copy is not None and self._copy.is_alive():
             return  # one at a time: each reads all of the master
         _log.warning("cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why)
-        self._copy = threading.Thread(target=self._run_copy, args=(name, cut_off), name=name)
+        self._copy = threading.Thread(target=self._run_copy, args=(name, listed, cut_off), name=name)
         self._copy.start()
 
-    def _run_copy(self, name: str, cut_off: bool) -> None:
+    def _run_copy(self, name: str, listed: NeverReplicated | None, cut_off: bool) -> None:
         def go_on(rows: int) -> None:
             if self._stopped.is_set():
                 raise StorageUnavailable(f"the copy to {name} was ended after {rows} rows")
 
         try:
-            rows = clone(self._cluster, name, go_on, cut_off=cut_off)
+            rows = clone(self._cluster, name, go_on, listed=listed, cut_off=cut_off)
         except CellfeedError as error:
             _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
         else:

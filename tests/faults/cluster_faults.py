@@ -11,7 +11,7 @@ from typing import Final
 
 from store.cells import new_cell
 from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import clone, extra_cells, follow_again, is_prefix, never_replicated
+from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
 from store.clusters.roles import read_role
 from store.datastore import Datastore
 from store.engines.mysql_state import MySqlState
@@ -283,13 +283,9 @@ def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Rand
 def _come_back(system: ClusterSystem, datastore: Datastore, node: str) -> None:
     """``cellfeed cluster rejoin NODE --put-again``."""
     cluster = system.admin[node[0]]
-    role, _ = cluster_role(cluster)
-    if is_prefix(cluster, node, role):
-        follow_again(cluster, node)
-        return
-    beyond = never_replicated(cluster, node, role)
-    put_again(datastore, [*beyond.cells, *beyond.buffered])
-    clone(cluster, node)
+    if (beyond := come_back(cluster, node)) is not None:
+        put_again(datastore, [*beyond.cells, *beyond.buffered])
+        clone(cluster, node, listed=beyond)
 
 
 def _follows(system: ClusterSystem, node: str) -> bool:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from store.clusters.failover import cluster_role, promote
 from store.clusters.moves import mover
 from store.clusters.moves.underway import owners, underway
-from store.clusters.rejoin import clone, is_prefix, never_replicated
+from store.clusters.rejoin import clone, come_back, is_prefix
 from store.datastore import Datastore
 from store.errors import CellfeedError, ProtectData, Unavailable
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
@@ -217,10 +217,10 @@ def _is_back(system: ClusterSystem, datastore: Datastore, name: str, node: str) 
         if len(role.minions) == 2 and not silent:
             return True
         if node not in silent and node != role.master and not is_prefix(system.admin[name], node, role):
-            beyond = never_replicated(system.admin[name], node, role)
-            if not beyond.nothing:
+            beyond = come_back(system.admin[name], node)
+            if beyond is not None and not beyond.nothing:
                 put_again(datastore, [*beyond.cells, *beyond.buffered])
-                clone(system.admin[name], node)
+                clone(system.admin[name], node, listed=beyond)
     return False
 
 

@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from uuid import UUID, uuid5
+from collections.abc import Iterator, Sequence
+from uuid import uuid5
 
-import pymysql
 import pytest
 
-from store.cells import NewCell, Outcome, StoredCell, new_cell
+from store.cells import Outcome, StoredCell, new_cell
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion, cluster_role, promote
 from store.clusters.init import init_cluster
-from store.clusters.rejoin import clone, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
+from store.clusters.rejoin import clone, follow_again, heard_epoch, is_prefix
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import AGAIN_S, DETECT_S, FailoverSupervisor
 from store.engines.contract import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_replication import copy_lock, follow, is_read_only, minion_status, open_for_writes, position, promotion_lock
-from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from store.engines.mysql_replication import is_read_only, minion_status, open_for_writes, promotion_lock
+from store.errors import ProtectData, StaleWriter, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from store.sharding import shard_of
+from tests.services.cluster_steps import (
+    NAMESPACE,
+    cells,
+    checksums,
+    eventually,
+    open_engine,
+    put_until_stored,
+    shown,
+)
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
-
-NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")
-SETTLE_S = 60.0
-"""Above the longest wait of a put for a server that hangs, 15 s, several times."""
 
 
 @pytest.fixture
@@ -45,49 +47,8 @@ def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
     opened.close()
 
 
-def open_engine(cluster: TestCluster, watermark: Watermark = Watermark.REPLICATED) -> ClusteredEngine:
-    return ClusteredEngine(DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=watermark)
-
-
-def cells(numbers: range) -> list[NewCell]:
-    return [new_cell(uuid5(NAMESPACE, str(n)), "BASE", 1, {"n": n}) for n in numbers]
-
-
 def log(engine: ClusteredEngine) -> dict[int, list[tuple[int, bytes, bytes]]]:
     return {shard: [(c.added_id, c.row_key, c.body) for c in engine.scan(shard, 0, 10_000)] for shard in range(SHARDS)}
-
-
-def eventually(done: Callable[[], bool], what: str, timeout_s: float = SETTLE_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        # A server that is fenced, made a minion, or just comes up cuts its clients off.
-        with suppress(pymysql.err.OperationalError, StorageUnavailable):
-            if done():
-                return
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)
-
-
-def checksums(cluster: TestCluster, node: str) -> list[object]:
-    tables = [f"trips_{shard:04d}.cell" for shard in range(SHARDS)] + ["trips_meta.shard_counter", "trips_meta.leader_epoch", "trips_meta.state_entry"]
-    return [checksum for _, checksum in cluster.servers[node].sql(f"CHECKSUM TABLE {', '.join(tables)}")]
-
-
-def shown(engine: ClusteredEngine) -> int:
-    return sum(head.watermark for head in engine.heads().values())
-
-
-def put_until_stored(engine: ClusteredEngine, wanted: list[NewCell]) -> None:
-    deadline_s = time.monotonic() + SETTLE_S
-    while True:
-        try:
-            results = engine.put(wanted)
-        except Unavailable:
-            assert time.monotonic() < deadline_s, "no writes in time"
-            time.sleep(0.05)
-        else:
-            assert {result.outcome for result in results} <= {Outcome.STORED, Outcome.EXISTS}
-            return
 
 
 def test_three_bare_servers_become_a_cluster_and_doing_it_again_changes_nothing(cluster: TestCluster, engine: ClusteredEngine) -> None:
@@ -411,205 +372,3 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: Te
     put_until_stored(engine, cells(range(100, 110)))
     eventually(lambda: shown(engine) == 60, "all shown")
     assert all(engine.get([cell.triple for cell in cells(range(50))]))
-
-
-def without_replication(cluster: TestCluster, *minions: str) -> None:
-    for name in minions:
-        cluster.servers[name].sql("STOP SLAVE IO_THREAD")
-
-
-def renew_a_lease(cluster: TestCluster, node: str) -> None:
-    """What processes write of themselves: a state entry, no cell."""
-    state = MySqlState(MySqlServer(cluster.servers[node].url), cluster.admin.meta)
-    assert state.commit({"lease/somebody": b"renewed"}) is not None
-
-
-@pytest.fixture
-def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    """Without semi-synchronous replication: a master acknowledges what no minion has."""
-    made = make_cluster("c1", servers, semi_sync=False)
-    yield made
-    made.admin.close()
-    made.bare()
-
-
-def test_an_old_master_that_is_ahead_by_itself_is_never_promoted(asynchronous: TestCluster) -> None:
-    with closing(open_engine(asynchronous)) as engine:
-        engine.put(cells(range(10)))
-        eventually(lambda: shown(engine) == 10, "replicated")
-        without_replication(asynchronous, "b", "c")
-        for number in range(20, 60):
-            engine.put(cells(range(number, number + 1)))  # forty transactions that nobody else has
-        asynchronous.servers["a"].kill()
-        promote(asynchronous.admin, "b")
-        put_until_stored(engine, cells(range(100, 110)))
-        eventually(lambda: shown(engine) == 20, "shown in the new epoch")
-        asynchronous.servers["a"].start()
-        ahead, other = (position(asynchronous.admin.server(node)).sequence for node in "ac")
-        assert ahead > other, "by its count alone the old master would be chosen"
-        asynchronous.servers["b"].kill()
-        with pytest.raises(ProtectData, match="a does not follow b"):
-            promote(asynchronous.admin, "a")
-        done = promote(asynchronous.admin)
-        assert (done.master, done.left_out) == ("c", ["a"])
-        put_until_stored(engine, cells(range(200, 201)))
-        assert all(engine.get([cell.triple for cell in cells(range(100, 110))]))
-
-
-def test_a_lost_tail_is_seen_after_any_number_of_promotions(asynchronous: TestCluster) -> None:
-    with closing(open_engine(asynchronous)) as engine:
-        engine.put(cells(range(10)))
-        eventually(lambda: shown(engine) == 10, "replicated")
-        without_replication(asynchronous, "b", "c")
-        engine.put(lost_tail := cells(range(20, 30)))
-        asynchronous.servers["a"].kill()
-        for epoch, node in enumerate("bcb", 1):
-            role, _ = cluster_role(asynchronous.admin)
-            assert promote(asynchronous.admin, node).epoch == epoch
-            if epoch > 1:
-                follow_again(asynchronous.admin, role.master)
-            for number in range(epoch * 1000, epoch * 1000 + 20):
-                put_until_stored(engine, cells(range(number, number + 1)))
-        asynchronous.servers["a"].start()
-        role, _ = cluster_role(asynchronous.admin)
-        assert position(asynchronous.admin.server("a")).sequence < position(asynchronous.admin.server("b")).sequence
-        assert not is_prefix(asynchronous.admin, "a", role)
-        beyond = never_replicated(asynchronous.admin, "a", role)
-        assert sorted(cell.row_key for cell in beyond.cells) == sorted(cell.row_key for cell in lost_tail)
-        with pytest.raises(ProtectData, match="never replicated"):
-            follow_again(asynchronous.admin, "a")
-
-
-def test_an_old_master_with_nobodys_cells_beyond_is_made_a_copy_by_the_supervisor(asynchronous: TestCluster) -> None:
-    with closing(open_engine(asynchronous)) as engine:
-        engine.put(cells(range(30)))
-        eventually(lambda: shown(engine) == 30, "replicated")
-        without_replication(asynchronous, "b", "c")
-        renew_a_lease(asynchronous, "a")
-        asynchronous.servers["a"].kill()
-        promote(asynchronous.admin, "b")
-        put_until_stored(engine, cells(range(30, 40)))
-        asynchronous.servers["a"].start()
-        role, _ = cluster_role(asynchronous.admin)
-        assert not is_prefix(asynchronous.admin, "a", role)
-        with supervised(asynchronous):
-            eventually(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "b"), "a copy of the master", 30)
-        role, _ = cluster_role(asynchronous.admin)
-        assert set(role.minions) == {"a", "c"}, "a minion that no promotion goes on without"
-
-
-@pytest.mark.parametrize("point", ["rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta", "rejoin.after_record"])
-def test_a_copy_that_is_cut_off_anywhere_is_no_minion_and_the_supervisor_begins_it_anew(cluster: TestCluster, engine: ClusteredEngine, point: str) -> None:
-    put_until_stored(engine, cells(range(30)))
-    promote(cluster.admin, "b")
-    set_failpoint(point, "raise")
-    with pytest.raises(FailpointReached):
-        clone(cluster.admin, "a")
-    clear_failpoints()
-    assert minion_status(cluster.admin.server("a")) is None
-    role, _ = cluster_role(cluster.admin)
-    whole = point in ("rejoin.after_meta", "rejoin.after_record")
-    assert (heard_epoch(cluster.admin, "a") == role.epoch) == whole, "it tells a role only when it has everything"
-    put_until_stored(engine, cells(range(30, 40)))
-    with supervised(cluster):
-        eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "a copy of the master", 30)
-
-
-@pytest.mark.parametrize("statement", ["RENAME TABLE trips_0003.cell TO trips_0003.moved_cell", "CREATE TABLE trips_0000.moved_cell (n INT)"])
-def test_a_copy_during_which_tables_changed_their_names_is_begun_anew(cluster: TestCluster, engine: ClusteredEngine, statement: str) -> None:
-    put_until_stored(engine, cells(range(30)))
-
-    def move_goes_on(_: int) -> None:
-        if not cluster.servers["a"].sql("SELECT * FROM information_schema.TABLES WHERE TABLE_NAME = 'moved_cell'"):
-            cluster.servers["a"].sql(statement)
-
-    with pytest.raises(StorageUnavailable, match="copy"):
-        clone(cluster.admin, "c", move_goes_on)
-    assert minion_status(cluster.admin.server("c")) is None
-    assert heard_epoch(cluster.admin, "c") is None
-    assert clone(cluster.admin, "c", move_goes_on) > 0
-    cluster.servers["a"].sql("RENAME TABLE trips_0003.moved_cell TO trips_0003.cell" if "RENAME" in statement else "DROP TABLE trips_0000.moved_cell")
-    eventually(lambda: checksums(cluster, "c") == checksums(cluster, "a"), "a copy of the master, which follows")
-
-
-def test_a_node_is_copied_to_by_one_at_a_time(cluster: TestCluster, engine: ClusteredEngine) -> None:
-    put_until_stored(engine, cells(range(5)))
-    with copy_lock(cluster.admin.server("a"), "c"), pytest.raises(StorageUnavailable, match="c is being made a copy"):
-        clone(cluster.admin, "c")
-    assert clone(cluster.admin, "c") > 0
-    with pytest.raises(StorageUnavailable, match="no half copy any more"):
-        clone(cluster.admin, "c", cut_off=True)  # as a supervisor that saw one a moment ago
-    assert heard_epoch(cluster.admin, "c") == 0, "nothing was touched"
-    set_failpoint("rejoin.after_copy", "raise")
-    with pytest.raises(FailpointReached):
-        clone(cluster.admin, "c")
-    with pytest.raises(StorageUnavailable, match=r"a copy to it is under way: .* rejoin c1 c --copy"):
-        follow_again(cluster.admin, "c")
-    assert clone(cluster.admin, "c", cut_off=True) > 0
-
-
-def test_minions_that_stopped_or_follow_somebody_else_are_put_right_by_the_supervisor(cluster: TestCluster, engine: ClusteredEngine) -> None:
-    put_until_stored(engine, cells(range(10)))
-    eventually(lambda: shown(engine) == 10, "replicated")
-    cluster.servers["b"].sql("STOP SLAVE")
-    follow(cluster.admin.server("c"), cluster.admin.server("b"))
-    with supervised(cluster):
-        eventually(lambda: all((told := minion_status(cluster.admin.server(name))) and told.follows(cluster.admin.server("a")) for name in "bc"), "both")
-        put_until_stored(engine, cells(range(10, 20)))
-        eventually(lambda: checksums(cluster, "b") == checksums(cluster, "c") == checksums(cluster, "a"), "the same everywhere")
-
-
-def test_a_node_that_follows_without_being_written_down_as_minion_is_written_down(cluster: TestCluster, engine: ClusteredEngine) -> None:
-    put_until_stored(engine, cells(range(10)))
-    promote(cluster.admin, "b")
-    follow(cluster.admin.server("a"), cluster.admin.server("b"))  # as far as somebody came who was killed then
-    assert cluster_role(cluster.admin)[0].minions == ["c"]
-    with supervised(cluster):
-        eventually(lambda: set(cluster_role(cluster.admin)[0].minions) == {"a", "c"}, "no promotion goes on without it")
-        put_until_stored(engine, cells(range(10, 20)))
-        eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "the same on both")
-
-
-@contextmanager
-def supervised(cluster: TestCluster) -> Iterator[None]:
-    """A supervisor at work."""
-    stop, supervisor = threading.Event(), FailoverSupervisor(cluster.admin)
-    thread = threading.Thread(target=supervisor.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_an_old_master_with_cells_of_its_own_is_refused_and_nothing_of_it_is_lost_or_shown_under_taken_ids(servers: list[MariaDB]) -> None:
-    cluster = make_cluster("c1", servers, semi_sync=False)
-    engine = open_engine(cluster)
-    try:
-        engine.put(cells(range(20)))
-        eventually(lambda: shown(engine) == 20, "replicated")
-        for name in "bc":
-            cluster.servers[name].sql("STOP SLAVE IO_THREAD")
-        lost_tail = cells(range(20, 30))
-        assert {result.outcome for result in engine.put(lost_tail)} == {Outcome.STORED}
-        cluster.servers["a"].kill()
-        promote(cluster.admin)
-        put_until_stored(engine, cells(range(100, 110)))
-        cluster.servers["a"].start()
-        with pytest.raises(ProtectData, match="never replicated"):
-            follow_again(cluster.admin, "a")
-        role, _ = cluster_role(cluster.admin)
-        extra = [cell for _, cell in extra_cells(cluster.admin, "a", role)]
-        assert sorted(cell.row_key for cell in extra) == sorted(cell.row_key for cell in lost_tail)
-        put_until_stored(engine, lost_tail)
-        assert clone(cluster.admin, "a") > 0
-        eventually(lambda: cluster.servers["a"].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(40,)], "the copy follows")
-        put_until_stored(engine, cells(range(200, 205)))
-        eventually(lambda: shown(engine) == 45, "all shown")
-        eventually(lambda: checksums(cluster, "a") == checksums(cluster, role.master), "the same on both")
-    finally:
-        engine.close()
-        for server in cluster.admin.servers.values():
-            server.close()
-        cluster.bare()

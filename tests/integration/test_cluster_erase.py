@@ -17,8 +17,8 @@ from store.engines.contract import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import OutcomeUnknown, RowErased, StaleWriter
-from tests.integration.test_cluster import checksums, open_engine, put_until_stored
 from tests.integration.test_cluster_trim import SHARD, cells, on_every_node
+from tests.services.cluster_steps import checksums, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 from tests.services.waiting import wait_until

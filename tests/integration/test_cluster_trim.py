@@ -18,7 +18,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
-from tests.integration.test_cluster import checksums, open_engine, put_until_stored
+from tests.services.cluster_steps import checksums, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster
 from tests.services.waiting import wait_until

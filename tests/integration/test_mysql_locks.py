@@ -10,7 +10,7 @@ import pytest
 
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_locks import free_locks, take_lock
-from tests.integration.test_cluster import eventually
+from tests.services.cluster_steps import eventually
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

@@ -22,8 +22,8 @@ from store.failpoints import FailpointReached, set_failpoint
 from store.indexes.version import IndexVersion
 from store.sharding import shard_of
 from tests.integration.cli_instance import cellfeed
-from tests.integration.test_cluster import checksums, open_engine
 from tests.services import local_mariadb
+from tests.services.cluster_steps import checksums, open_engine
 from tests.services.local_mariadb import MariaDB
 from tests.services.made_of_cells import indexed_and_parked
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster

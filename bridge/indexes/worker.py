@@ -67,10 +67,14 @@ class IndexWorker:
                     self.look()
                 except CellfeedError as error:
                     _log.warning("the catalog of indexes cannot be read just now: %s", error)
-                builds = any(kept.record.state == BUILDING for kept in self._kept.values())
-                stop.wait(BUILDING_LOOK_S if builds else LOOK_S)
+                stop.wait(BUILDING_LOOK_S if self.is_building else LOOK_S)
         finally:
             self.close()
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a version that it keeps was not complete at the last look."""
+        return any(kept.record.state == BUILDING for kept in self._kept.values())
 
     def look(self) -> None:
         """Begins what the catalog says is to be kept, ends what is not, and switches to what is complete."""
@@ -88,7 +92,9 @@ class IndexWorker:
         for key, version in wanted.items():
             if key not in self._kept:
                 self._begin(key, version)
-            elif version.state == BUILDING and is_complete(self._datastore, self._coordinator, version):
+                continue
+            self._kept[key].record = version
+            if version.state == BUILDING and is_complete(self._datastore, self._coordinator, version):
                 switch(self._catalog, version)
 
     def close(self) -> None:

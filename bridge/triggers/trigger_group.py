@@ -34,6 +34,7 @@ from bridge.triggers.shard_run import Progress, ShardRun
 from bridge.triggers.standing import Standing
 from bridge.triggers.sweep import Sweep
 from bridge.triggers.taking import Taking
+from bridge.triggers.waits import Waits
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
@@ -87,6 +88,7 @@ class TriggerGroup:
         self._to_give_back: list[Claim] = []
         self._waiting = RepeatedWarning(_log)
         """Of shards that wait for the store: while a master is away thousands of them may. Each has its reason in its progress."""
+        self._waits = Waits()
         self._control = Control(datastore.state, trigger.group)
         self._poke = poke_of(trigger.group)
         self._control_at_s = 0.0
@@ -164,7 +166,7 @@ class TriggerGroup:
             any_live_has_work = False
             for shard, run in self._runs.items():
                 has_work = run.has_work(heads[shard])
-                if shard in self._working or run.stop.is_set():
+                if shard in self._working or run.stop.is_set() or self._waits.has_to_wait(shard):
                     continue
                 if self._sweep is not None and run.is_live and shard not in self._retry_due:
                     live[shard] = run
@@ -275,15 +277,19 @@ class TriggerGroup:
                 continue
             del self._working[shard]
             error = future.exception()
-            if isinstance(error, StaleWriter):
+            if error is None:
+                self._waits.went_well(shard)
+            elif isinstance(error, StaleWriter):
                 _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
                 del self._runs[shard]
             elif isinstance(error, Trimmed):
+                self._waits.failed(shard)
                 self._tell_trimmed(shard, error)
             elif isinstance(error, CellfeedError):
+                self._waits.failed(shard)
                 self._runs[shard].progress.because = f"waiting: {error}"
                 self._waiting.warn("shard %d of %s waits: %s", shard, self._trigger.group, error)
-            elif error is not None:
+            else:
                 raise error
 
     def _tell_trimmed(self, shard: int, error: Trimmed) -> None:

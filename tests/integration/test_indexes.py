@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,8 +13,10 @@ from uuid import UUID, uuid4
 import duckdb
 import pytest
 
+from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.groups import index_positions
 from bridge.indexes.status import drop_versions, version_status
+from bridge.indexes.worker import IndexWorker
 from cellfeed.loading.taxi import load_taxi, shipped_csv, trip_row_key
 from store.client import Client
 from store.datastore import Datastore
@@ -25,6 +27,7 @@ from store.indexes.check import IndexCheck
 from store.indexes.definition import IndexDefinition, parse_definition
 from store.indexes.version import IndexVersion
 from tests.services.kept_index import built, caught_up, index_worker, made_index
+from tests.services.waiting import wait_until
 from tests.worker_thread import worker_thread
 
 TAXI = parse_definition(
@@ -362,3 +365,16 @@ def test_a_check_beside_live_writes_tells_no_false_differences(datastore: Datast
 
         assert list(check.run(write)) == []
         assert number > 100
+
+
+def test_a_worker_looks_often_only_while_a_version_is_built(tmp_path: Path) -> None:
+    with Datastore.open_embedded(tmp_path) as datastore, closing(StoreCoordinator(datastore.state)) as coordinator:
+        put_trip(datastore, 1, 1, "ann")
+        worker = IndexWorker(datastore, coordinator, "keeper", lease_s=2.0)
+        datastore.indexes.catalog.create(SMALL)
+        worker.look()
+        assert worker.is_building
+        wait_until(lambda: worker.look() or datastore.indexes.catalog.get("by_driver").current is not None, "built", 30)
+        worker.look()
+        assert not worker.is_building
+        worker.close()

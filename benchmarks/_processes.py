@@ -1,6 +1,7 @@
 """The parts of a system as processes of their own, as they run in earnest: a worker and a gateway over one embedded datastore, and clients of both.
 
-Each is started anew (spawned, so that nothing is shared with the process that measures) and ends with it, however that one ends.
+Each is started anew (spawned, so that nothing is shared with the process that measures) and ends with it, however that one ends. It imports what it runs, and
+nothing else: where memory is measured, it is that of the part alone.
 """
 
 from __future__ import annotations
@@ -15,11 +16,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import psutil
-
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.server import GatewayConfig, run_gateway
-from store.datastore import Datastore
-from store.server.worker import run_worker
 
 START_TIMEOUT_S = 60.0
 """From spawning a process to its first word: imports on a busy machine take seconds, a hang would take for ever."""
@@ -117,11 +113,18 @@ def _run(body: Body, connection: Connection, stop: Event, settings: dict[str, An
 
 
 def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    from store.datastore import Datastore
+    from store.server.worker import run_worker
+
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
+    from bridge.coordination.in_store import StoreCoordinator
+    from bridge.gateway.server import GatewayConfig, run_gateway
+    from store.datastore import Datastore
+
     config = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0)
     with Datastore.open_embedded(Path(settings["directory"]), shards=settings["shards"]) as datastore:
         # The event of another kind of process waits and is set like a thread's.

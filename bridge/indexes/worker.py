@@ -27,7 +27,7 @@ from store.indexes.version import IndexVersion
 
 _log = logging.getLogger("cellfeed.indexes")
 
-LOOK_S: Final = 0.5
+LOOK_S: Final = 0.25
 """How often the catalog is looked at, in seconds."""
 
 BUILDING_LOOK_S: Final = 0.1

@@ -11,10 +11,12 @@ import pytest
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
+from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import steps
 from store.clusters.shard_map import even_map
 from store.datastore import Datastore
 from tests.services import local_mariadb
+from tests.services.cluster_steps import open_engine
 from tests.services.local_kafka import Kafka, started_kafka
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
@@ -37,6 +39,14 @@ def cluster(servers: list[MariaDB]) -> Iterator[TestCluster]:
     yield made
     made.admin.close()
     made.bare()
+
+
+@pytest.fixture
+def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
+    """The cluster as a program opens it."""
+    opened = open_engine(cluster)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,6 @@ from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
 
-@pytest.fixture
-def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
-    opened = open_engine(cluster)
-    yield opened
-    opened.close()
-
-
 def log(engine: ClusteredEngine) -> dict[int, list[tuple[int, bytes, bytes]]]:
     return {shard: [(c.added_id, c.row_key, c.body) for c in engine.scan(shard, 0, 10_000)] for shard in range(SHARDS)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from uuid import UUID
 
@@ -18,19 +17,12 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import OutcomeUnknown, RowErased, StaleWriter
 from tests.integration.test_cluster_trim import SHARD, cells, on_every_node
-from tests.services.cluster_steps import checksums, open_engine, put_until_stored
+from tests.services.cluster_steps import checksums, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
-
-
-@pytest.fixture
-def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
-    opened = open_engine(cluster)
-    yield opened
-    opened.close()
 
 
 def bodies_of(cluster: TestCluster, node: str, row_key: bytes) -> list[bytes]:

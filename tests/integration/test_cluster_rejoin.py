@@ -32,13 +32,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"
 
 
 @pytest.fixture
-def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
-    opened = open_engine(cluster)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
     """Without semi-synchronous replication: a master acknowledges what no minion has."""
     made = make_cluster("c1", servers, semi_sync=False)

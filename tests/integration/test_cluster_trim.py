@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import pytest
@@ -26,13 +25,6 @@ from tests.services.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
 SHARD = 2
-
-
-@pytest.fixture
-def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
-    opened = open_engine(cluster)
-    yield opened
-    opened.close()
 
 
 def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:

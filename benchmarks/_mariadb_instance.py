@@ -1,4 +1,4 @@
-"""A whole instance over a cluster of three MariaDB servers: ``cellfeed cluster init`` and ``cellfeed up``, as an operator starts it."""
+"""A whole instance over a cluster of MariaDB servers: ``cellfeed cluster init`` and ``cellfeed up``, as an operator starts it."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Instance:
 
 
 @contextmanager
-def mariadb_instance(*, failover: str = "manual", semi_sync: bool = True, gateways: tuple[str, ...] = ("gateway",)) -> Iterator[Instance]:
-    """Started, empty; all gone at the end. Raises RuntimeError, with the reason, where no MariaDB can be had."""
+def mariadb_instance(*, nodes: int = 3, failover: str = "manual", semi_sync: bool = True, gateways: tuple[str, ...] = ("gateway",)) -> Iterator[Instance]:
+    """A master and the other ``nodes`` its minions. Started, empty; all gone at the end. Raises RuntimeError, with the reason, where no MariaDB can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
     options = ("--innodb-buffer-pool-size=256M", "--innodb-log-file-size=256M", "--max-connections=300")
-    with bare_servers(3, options) as servers, tempfile.TemporaryDirectory() as directory:
-        nodes = [{"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)]
+    with bare_servers(nodes, options) as servers, tempfile.TemporaryDirectory() as directory:
+        listed_nodes = [{"name": f"c1-{number}", "url": server.url} for number, server in enumerate(servers, 1)]
         config, run_dir = Path(directory) / "config.yaml", Path(directory) / "run"
-        cluster = {"name": "c1", "nodes": nodes, "failover": failover, "semi_sync": semi_sync}
+        cluster = {"name": "c1", "nodes": listed_nodes, "failover": failover, "semi_sync": semi_sync and nodes > 1}
         listed = [{"name": name, "port": 0, "registry_port": 0, "group_initial_delay_s": 0} for name in gateways]
         config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [cluster]}, "workers": [{"port": 0}], "gateways": listed}))
         _cellfeed("cluster", "init", "--config", str(config))

@@ -1,11 +1,13 @@
 """From a put's acknowledgement to a reader of committed records in Apache Kafka, through the exporter, at 500 puts a second; and beside it through Debezium on
 Kafka Connect, from the same MariaDB into the same broker, one after the other.
 
-As ``put-to-consumer``, with an exporter and a broker in the gateway's place: worker, exporter, consumer and the putting program are four processes, over one
-embedded store, then over MariaDB. A broker that has just been started takes several times as long for a transaction, and most of a core to compile itself; so
-each broker has ``BROKER_WARM_UP_S`` of the same load first, which is not counted. Debezium comes last, so it has the warmest; it is tuned for latency: it looks
-for changes every millisecond. Its readers need not wait for commits, for it has no transactions. Where its jars cannot be had there is nothing beside; measured
-by others on such a machine: 353 and 793 ms as it comes, 26 and 53 ms tuned.
+As ``put-to-consumer``, with an exporter and a broker in the gateway's place: worker, exporter, consumer and the putting program are four processes; over one
+embedded store, over one durable MariaDB server, and over a cluster of three, with a minion's watermark, that all share the cores with the rest.
+
+A broker that has just been started takes several times as long for a transaction, and most of a core to compile itself; so each broker has
+``BROKER_WARM_UP_S`` of the same load first, which is not counted. Debezium comes last, so it has the warmest; it is tuned for latency: it looks for changes
+every millisecond. Its readers need not wait for commits, for it has no transactions. Where its jars cannot be had there is nothing beside; measured by others
+on such a machine: 353 and 793 ms as it comes, 26 and 53 ms tuned.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def figures(
         yield from passage_figures("export-latency", [run for run, _ in found], warm_up_s, P50, P99)
         yield Figure("export-latency memory", statistics.median(bytes_ / 2**20 for _, bytes_ in found), "MiB")
         if with_mariadb:
-            yield from _on_mariadb(lengths_s, warm_up_s)
+            for nodes in (1, 3):
+                yield from _on_mariadb(lengths_s, warm_up_s, nodes)
     except JarsUnavailable as reason:
         raise RuntimeError(f"no Kafka: {reason}") from reason
 
@@ -69,13 +72,13 @@ def _embedded(lengths_s: Sequence[float]) -> list[_Run]:
         return _through_exporter(worker.url, bootstrap, _cells(lengths_s), {"directory": directory})
 
 
-def _on_mariadb(lengths_s: Sequence[float], warm_up_s: float) -> Iterator[Figure]:
+def _on_mariadb(lengths_s: Sequence[float], warm_up_s: float, nodes: int) -> Iterator[Figure]:
     """The exporter, then Debezium, each with cells of its own."""
     *cells, beside_cells = _cells([*lengths_s, lengths_s[-1]])
-    name, beside = "export-latency mariadb", "Debezium, tuned"
+    name, beside = f"export-latency mariadb {'server' if nodes == 1 else 'cluster'}", "Debezium, tuned"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        instance = stack.enter_context(mariadb_instance())
+        instance = stack.enter_context(mariadb_instance(nodes=nodes))
         bootstrap = stack.enter_context(kafka_broker(directory))
         make_topic(bootstrap)
         found = _through_exporter(instance.url, bootstrap, cells, {"config": str(instance.config)})

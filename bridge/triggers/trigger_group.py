@@ -278,10 +278,11 @@ class TriggerGroup:
             del self._working[shard]
             error = future.exception()
             if error is None:
-                self._waits.went_well(shard)
+                self._waits.forget(shard)
             elif isinstance(error, StaleWriter):
                 _log.warning("shard %d of %s was taken over by another worker", shard, self._trigger.group)
                 del self._runs[shard]
+                self._waits.forget(shard)
             elif isinstance(error, Trimmed):
                 self._waits.failed(shard)
                 self._tell_trimmed(shard, error)
@@ -305,6 +306,7 @@ class TriggerGroup:
                 if self._lost_because is not None:
                     run.keep()
                 del self._runs[shard]
+                self._waits.forget(shard)
                 # Kept until given back: a claim that outlived an error here would keep the shard from everybody as long as this worker lives.
                 self._to_give_back.append(run.claim)
 

@@ -30,8 +30,8 @@ class Waits:
         wait_s = min(2 * before_s, WAIT_MAX_S)
         self._waits[shard] = (self._clock_s() + wait_s, wait_s)
 
-    def went_well(self, shard: int) -> None:
-        """Forgets what was in vain before."""
+    def forget(self, shard: int) -> None:
+        """A try went well, or the shard is another worker's: the next failure begins with the shortest wait."""
         self._waits.pop(shard, None)
 
     def has_to_wait(self, shard: int) -> bool:

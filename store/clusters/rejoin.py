@@ -56,6 +56,10 @@ _STATE_LAST: Final = "state_entry"
 """The table with the role: a node that tells a role has everything else."""
 
 
+class HoldsMore(ProtectData):
+    """A node has something that its master has not."""
+
+
 @dataclass(frozen=True)
 class NeverReplicated:
     """What a node has beyond the history that it shares with its master. ``cells``: of its own shards; ``buffered``: of other clusters, which its buffer
@@ -133,24 +137,18 @@ def extra_buffered(cluster: ClusterServers, node: str) -> list[NewCell]:
 
 def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
     """Fences the node and makes it a minion; or, where it has something that the master has not, tells what: it is to be put again before :func:`clone`.
-
-    Raises ProtectData for the master itself, StorageUnavailable while a promotion is under way.
-    """
-    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    Raises as :func:`follow_again`."""
     try:
-        with settled_role(cluster, quick) as role:
-            _fence(cluster, node, role)
-            if is_prefix(cluster, node, role):
-                _follow_again(cluster, quick, node, role)
-                return None
-    finally:
-        quick.close()
-    return never_replicated(cluster, node, role)
+        follow_again(cluster, node)
+    except HoldsMore:
+        role, _ = cluster_role(cluster)
+        return never_replicated(cluster, node, role)
+    return None
 
 
 def follow_again(cluster: ClusterServers, node: str) -> None:
-    """Makes the node a read-only minion of the present master. Raises ProtectData when it has something that the master has not, StorageUnavailable while a
-    promotion is under way."""
+    """Fences the node and makes it a minion of the present master. Raises HoldsMore, having fenced it, when it has something that the master has not,
+    ProtectData for the master itself, StorageUnavailable while a promotion is under way, or where the node holds nothing to go on from."""
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
         with settled_role(cluster, quick) as role:
@@ -159,18 +157,13 @@ def follow_again(cluster: ClusterServers, node: str) -> None:
         quick.close()
 
 
-def _fence(cluster: ClusterServers, node: str, role: Role) -> None:
+def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, role: Role) -> None:
     server = cluster.server(node)
     if node == role.master:
         raise ProtectData(f"{node} is the master of cluster {cluster.name}")
     if not is_read_only(server):
         make_read_only(server)
         _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
-
-
-def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, role: Role) -> None:
-    server = cluster.server(node)
-    _fence(cluster, node, role)
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
         if heard is None:
@@ -179,7 +172,7 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
                 f"`cellfeed cluster rejoin {cluster.name} {node} --copy`"
             )
         at = role.promotion_after(heard)
-        raise ProtectData(
+        raise HoldsMore(
             f"{node} is at {position(server).text}, and the first master that it has not heard of was at {at or 'a position not known any more'}: "
             f"{node} holds what was never replicated; list it, have it put again and the node cloned with `cellfeed cluster rejoin --put-again`"
         )

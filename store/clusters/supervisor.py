@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from store.clusters.failover import Promotion, cluster_role, promote
-from store.clusters.rejoin import NeverReplicated, clone, follow_again, heard_epoch, is_half_copied, never_replicated, start_again
+from store.clusters.rejoin import NeverReplicated, clone, come_back, heard_epoch, is_half_copied, start_again
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_replication import MinionStatus, is_read_only, minion_status
@@ -159,17 +159,11 @@ class FailoverSupervisor:
             else:
                 self._tell(name, f"{name} holds nothing of the datastore: cellfeed cluster rejoin {self._cluster.name} {name} --copy")
             return
-        try:
-            follow_again(self._cluster, name)
-        except ProtectData:
-            self._search(role, name)
-        else:
+        extra = come_back(self._cluster, name)
+        if extra is None:
             self._told.pop(name, None)
             _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
-
-    def _search(self, role: Role, name: str) -> None:
-        extra = never_replicated(self._cluster, name, role)
-        if extra.nothing:
+        elif extra.nothing:
             self._copy_to(name, "it holds what was never replicated, and no cell is among it", extra)
         else:
             cells = len(extra.cells) + len(extra.buffered)

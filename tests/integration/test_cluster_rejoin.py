@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, h
 from store.engines.mysql_replication import copy_lock, follow, is_read_only, minion_status, position
 from store.errors import ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from tests.integration.cli_instance import cellfeed
 from tests.services.cluster_steps import (
     cells,
     checksums,
@@ -26,7 +29,7 @@ from tests.services.cluster_steps import (
     without_replication,
 )
 from tests.services.local_mariadb import MariaDB
-from tests.services.mariadb_cluster import TestCluster, make_cluster
+from tests.services.mariadb_cluster import SHARDS, TestCluster, make_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
 
@@ -131,6 +134,33 @@ def test_an_old_master_that_nobody_could_fence_is_fenced_before_it_is_looked_thr
         clone(asynchronous.admin, "a", listed=again)
         eventually(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "b"), "a copy of the master", 30)
         assert come_back(asynchronous.admin, "a") is None, "it follows"
+
+
+def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_told_to(asynchronous: TestCluster, tmp_path: Path) -> None:
+    nodes = [{"name": name, "url": server.url} for name, server in asynchronous.servers.items()]
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}]}}))
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put(cells(range(10)))
+        eventually(lambda: shown(engine) == 10, "replicated")
+        without_replication(asynchronous, "b", "c")
+        [alone] = cells(range(20, 21))
+        engine.put([alone])
+        asynchronous.servers["a"].kill()
+        assert cellfeed("cluster", "promote", "c1", "--to", "b", "--config", str(config)).returncode == 0
+        asynchronous.servers["a"].start()
+        of_master = cellfeed("cluster", "rejoin", "c1", "b", "--config", str(config))
+        assert (of_master.returncode, "b is the master" in of_master.stderr) == (3, True), of_master.stderr
+        refused = cellfeed("cluster", "rejoin", "c1", "a", "--config", str(config))
+        assert refused.returncode == 3, refused.stderr
+        assert f"never replicated: {alone.row_key.hex()} BASE 1" in refused.stdout + refused.stderr
+        assert is_read_only(asynchronous.admin.server("a")), "fenced, though it is no minion yet"
+        done = cellfeed("cluster", "rejoin", "c1", "a", "--put-again", "--config", str(config))
+        assert done.returncode == 0, done.stderr
+        assert engine.get([alone.triple])
+        eventually(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "b"), "a copy of the master", 30)
+        again = cellfeed("cluster", "rejoin", "c1", "a", "--config", str(config))
+        assert (again.returncode, "a follows b" in again.stdout) == (0, True), again.stderr
 
 
 @pytest.mark.parametrize("point", ["rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta", "rejoin.after_record"])

@@ -28,7 +28,7 @@ def test_a_shard_that_went_well_begins_with_the_shortest_wait_again_and_others_n
         waits.failed(1)
     assert waits.has_to_wait(1)
     assert not waits.has_to_wait(2)
-    waits.went_well(1)
+    waits.forget(1)
     assert not waits.has_to_wait(1)
     waits.failed(1)
     now_s = WAIT_FIRST_S

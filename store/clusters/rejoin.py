@@ -59,6 +59,8 @@ _STATE_LAST: Final = "state_entry"
 class HoldsMore(ProtectData):
     """A node has something that its master has not."""
 
+    code = "holds_more"
+
 
 @dataclass(frozen=True)
 class NeverReplicated:

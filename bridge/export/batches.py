@@ -33,8 +33,6 @@ class Batch:
     ends: dict[int, int]
     too_large: list[ParkedCell]
     cells: int
-    read_s: float
-    """When it was begun to be read, by the monotonic clock."""
 
 
 class Turns:
@@ -67,7 +65,6 @@ class Fetched(NamedTuple):
     ranges: list[LogRange]
     cells: list[list[StoredCell]]
     heads: Mapping[int, Head]
-    begun_s: float
 
 
 class BatchReader:
@@ -97,9 +94,8 @@ class BatchReader:
         return self._encoded(fetched)
 
     def _fetch(self, locations: dict[int, int], heads: Mapping[int, Head], cells_max: int) -> Fetched | None:
-        begun_s = time.monotonic()
         ranges = self._ranges(locations, heads, min(cells_max, self._cells_max))
-        return Fetched(locations, ranges, self._engine.scan_many(ranges), heads, begun_s) if ranges else None
+        return Fetched(locations, ranges, self._engine.scan_many(ranges), heads) if ranges else None
 
     def _encoded(self, fetched: Fetched) -> Batch | None:
         records: dict[int, list[OutRecord]] = {}
@@ -120,7 +116,7 @@ class BatchReader:
                 break
         # Large cells: fewer are read the next time, more again when they are small.
         self._cells_max = max(_CELLS_MIN, self._cells_max // 2) if bytes_read > TRANSACTION_BYTES_MAX else min(TRANSACTION_CELLS_MAX, self._cells_max * 2)
-        return Batch(records, ends, too_large, cells, fetched.begun_s) if ends else None
+        return Batch(records, ends, too_large, cells) if ends else None
 
     def _ranges(self, locations: Mapping[int, int], heads: Mapping[int, Head], cells_max: int) -> list[LogRange]:
         """Live shards first, in at most half of the transaction, so that none of them waits until others have caught up; then those that are far behind."""

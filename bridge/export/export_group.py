@@ -126,10 +126,10 @@ class ExportGroup:
         if mine - set(self._runs) or any(run.stop.is_set() for run in self._runs.values()):
             self._look_at_s = now_s + min(_CLAIM_AGAIN_S, session.ttl_s / _LOOKS_IN_A_LEASE)
 
-    def tell_heads(self, heads: Mapping[int, Head]) -> None:
-        """New heads of the logs, for all units."""
+    def tell_heads(self, heads: Mapping[int, Head], look_s: float) -> None:
+        """New heads of the logs, for all units. ``look_s``: what looking took."""
         for run in self._runs.values():
-            run.tell(heads)
+            run.tell(heads, look_s)
 
     def tell(self) -> None:
         """Tells other processes how far the shards are and why. Raises Unavailable."""

@@ -48,7 +48,7 @@ RECORD_OVERHEAD_BYTES: Final = 256
 """What a record batch adds to the one record in it: its head, the names of the headers, lengths."""
 
 LOOK_GAP_S: Final = 0.01
-"""Time between two looks at the logs while every unit is in a transaction: nobody could use more of them, and each asks all nodes of all clusters."""
+"""Time between two looks at the logs while no unit asks for one: nobody could use more of them, and each asks all nodes of all clusters."""
 
 TRANSACTION_TIMEOUT_S: Final = 30.0
 """After how long the broker aborts a transaction whose exporter is gone, if nobody takes its unit over before. Until then readers of commits wait."""

@@ -15,7 +15,7 @@ it (``resume.py``). So the partition equals the log whatever happened to whoever
     a session ended, a new one begun        the shards are claimed anew and the unit goes on. Had somebody taken it over and given it back in between, the
                                     broker refuses the next transaction, as above, and it is taken over once more, under claims that hold
 
-While the cluster is away nothing is read from the log but the batch under way, so memory stays bounded; the log is the store's and waits.
+While the cluster is away nothing is read from the log but the batch under way and the one after it, so memory stays bounded; the log is the store's and waits.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from bridge.coordination.contract import Claim, CommittedOffset
 from bridge.export.batches import Batch, BatchReader
 from bridge.export.kafka_errors import Verdict, error_of, verdict, words
 from bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, READ_AHEAD_CELLS_MIN, REFUSED_LOOK_S, SAVE_EVERY_S
+from bridge.export.pace import Pace
 from bridge.export.resume import metadata_of
 from bridge.export.taking_over import ExportContext, TakenOver, take_over
 from bridge.export.unit_producer import UnitProducer
@@ -70,6 +71,7 @@ class UnitRun:
         self._heads = heads
         self._news = threading.Condition()
         self._told = 0
+        self._pace = Pace()
         self._parked = ParkedCells(context.datastore.state)
         self._producer: UnitProducer | None = None
         self._taken = TakenOver({}, {}, {})
@@ -83,18 +85,19 @@ class UnitRun:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, heads: Mapping[int, Head]) -> None:
-        """New heads of the logs; wakes the thread where it waits for some."""
+    def tell(self, heads: Mapping[int, Head], look_s: float) -> None:
+        """New heads of the logs, which took so many seconds to be looked at; wakes whoever waits for some."""
         with self._news:
             self._heads = heads
             self._told += 1
-            self._news.notify()
+            self._pace.looked(look_s)
+            self._news.notify_all()
 
     def end(self) -> None:
         """Asks it to end after the transaction under way."""
         self.stop.set()
         with self._news:
-            self._news.notify()
+            self._news.notify_all()
 
     def claim_anew(self, claim: Callable[[Collection[int]], Mapping[int, Claim]], epoch: int) -> bool:
         """Goes on in another session, whose ``epoch`` it is, if the claims of all shards can be had in it: whether they could. Raises Unavailable."""
@@ -205,23 +208,27 @@ class UnitRun:
             while not self.stop.is_set():
                 if (unfit := context.unfit) is not None:
                     raise ProtectData(unfit)
-                told, heads = self._told, self._heads
                 batch = following.result() if following is not None else None
                 following = None
-                if batch is None and (batch := reader.read(taken.locations, heads, cells_max)) is None:
+                told = self._told
+                if batch is None and (batch := reader.read(taken.locations, self._heads, cells_max)) is None:
                     self._idle(told)
                     continue
                 context.throttle.wait(batch.cells, self.stop)
                 if self.stop.is_set():
                     return
                 begins = {**taken.locations, **batch.ends}
-                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it is read when this one is committed: then it has what has
-                # come until then, which would wait for two transactions otherwise.
-                if self._behind(begins) >= READ_AHEAD_CELLS_MIN:
+                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it is read when this one is committed, or looked for meanwhile.
+                if is_behind := self._behind(begins) >= READ_AHEAD_CELLS_MIN:
                     following = ahead.submit(reader.read, begins, self._heads, cells_max)
+                elif self._pace.looks_meanwhile:
+                    following = ahead.submit(self._look_and_read, reader, begins, cells_max)
+                begun_s = time.monotonic()
                 if batch.records:
                     self._producer_at_work().begin(batch.records)
                 self._commit(batch)
+                if batch.records and not is_behind:
+                    self._pace.committed(time.monotonic() - begun_s)
         finally:
             if following is not None:
                 following.cancel()
@@ -229,6 +236,10 @@ class UnitRun:
 
     def _behind(self, locations: Mapping[int, int]) -> int:
         return sum(max(0, self._heads[shard].watermark - locations[shard]) for shard in self.shards)
+
+    def _look_and_read(self, reader: BatchReader, locations: Mapping[int, int], cells_max: int) -> Batch | None:
+        self._wait_for_heads(self._told)
+        return reader.read(locations, self._heads, cells_max)
 
     def _commit(self, batch: Batch) -> None:
         taken = self._taken
@@ -257,6 +268,10 @@ class UnitRun:
         """Waits for new heads. An offset that is behind is saved first."""
         if time.monotonic() >= self._save_at_s:
             self._try_to_save()
+        self._wait_for_heads(told)
+
+    def _wait_for_heads(self, told: int) -> None:
+        """Waits until others are told than those, at most as long as an offset may be behind."""
         with self._news:
             if self._told == told and not self.stop.is_set():
                 self._context.heads_wanted.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -53,12 +54,14 @@ def run_exporter(
         while not stop.is_set():
             try:
                 heads_wanted.clear()
+                began_s = time.monotonic()
                 heads = datastore.heads()
+                look_s = time.monotonic() - began_s
                 # A cell that waits for a minion is shown in a millisecond or two, and no wake-up tells of it.
                 busy = any(head.watermark < head.next_added_id < ADDED_ID_MAX for head in heads.values())
                 for group in groups:
                     group.hear(listener.told)
-                    group.tell_heads(heads)
+                    group.tell_heads(heads, look_s)
                     try:
                         group.keep_place(heads)
                     except StaleWriter:

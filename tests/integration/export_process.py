@@ -1,5 +1,7 @@
-"""An exporter as a process: python -m tests.integration.export_process STORE NAME SHARDS EXPORTS_JSON COORDINATION. SIGTERM drains. STORE: the directory of an
-embedded one, or the URL of a MariaDB server that is a cluster by itself."""
+"""An exporter as a process: python -m tests.integration.export_process STORE NAME SHARDS EXPORTS_JSON COORDINATION LOOK_S. SIGTERM drains.
+
+STORE: the directory of an embedded one, or the URL of a MariaDB server that is a cluster by itself. LOOK_S: what a look at the logs takes at least, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from bridge.export.declaration import Export
 from bridge.export.worker import run_exporter
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
+from store.engines.contract import Head
 from tests.services.mariadb_cluster import DATASTORE, LONE_CLUSTER, LONE_NODE, node_opener
 
 
@@ -27,8 +31,19 @@ def open_store(place: str, shards: int) -> Datastore:
     return Datastore(ClusteredEngine(DATASTORE, shards, {LONE_CLUSTER: {LONE_NODE: node_opener(place, shards)}}))
 
 
+def look_slowly(datastore: Datastore, look_s: float) -> None:
+    """Has each of its looks take so many seconds more, as of servers: then the next cells are looked for while a transaction is under way."""
+    look = datastore.heads
+
+    def slow() -> dict[int, Head]:
+        time.sleep(look_s)
+        return look()
+
+    datastore.heads = slow  # type: ignore[method-assign]
+
+
 def main() -> None:
-    place, name, shards, exports, coordination = sys.argv[1:]
+    place, name, shards, exports, coordination, look_s = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")  # to stderr
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -37,6 +52,8 @@ def main() -> None:
         open_store(place, int(shards)) as datastore,
         closing(open_coordinator(coordination, datastore.state)) as coordinator,
     ):
+        if float(look_s):
+            look_slowly(datastore, float(look_s))
         print("started", flush=True)
         run_exporter([each.check() for each in declared], datastore, coordinator, name, stop)
     print("drained", flush=True)

@@ -104,14 +104,23 @@ def writing(datastore: Datastore, writers: int = 2) -> Iterator[Sequence[Writer]
 
 
 class Exporter:
-    """An exporter as a process. Its log is ``log``. ``url``: of a store that is not the embedded one in ``store``, beside which the log is."""
+    """An exporter as a process. Its log is ``log``. ``url``: of a store that is not the embedded one in ``store``, beside which the log is. ``look_s``: what a
+    look at the logs takes at least."""
 
     def __init__(
-        self, store: Path, name: str, shards: int, exports: Sequence[Export], coordination: str = "store", failpoints: str = "", url: str | None = None
+        self,
+        store: Path,
+        name: str,
+        shards: int,
+        exports: Sequence[Export],
+        coordination: str = "store",
+        failpoints: str = "",
+        url: str | None = None,
+        look_s: float = 0.0,
     ) -> None:
         self.name = name
         self.log = store.parent / f"{name}.log"
-        self._arguments = [url or str(store), name, str(shards), msgspec.json.encode(list(exports)).decode(), coordination]
+        self._arguments = [url or str(store), name, str(shards), msgspec.json.encode(list(exports)).decode(), coordination, str(look_s)]
         self._failpoints = failpoints
         self.process = self._start()
 

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from bridge.export.batches import Batch, BatchReader
 from bridge.export.declaration import Export
 from bridge.export.forgetting import forget_export
 from bridge.export.kafka_errors import Verdict, error_of, verdict
-from bridge.export.limits import METADATA_S, TRANSACTION_CELLS_MAX
+from bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord
 from bridge.export.settled import settled
 from bridge.export.tails import read_tails
@@ -49,8 +49,10 @@ from bridge.triggers.parked import ParkedCells
 from bridge.trimming.needed import needs
 from bridge.trimming.trim import Trimming
 from store.datastore import Datastore
+from store.engines.contract import Head
 from store.errors import NotFound, ProtectData, Refused, StorageUnavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
+from tests.integration.export_process import look_slowly
 from tests.integration.export_steps import (
     WAIT_S,
     Exporter,
@@ -76,6 +78,9 @@ from tests.services.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
 
 SHARDS = 4
+SLOW_LOOK_S = 0.02
+"""What a look at the logs takes of servers that are busy: longer than a transaction does."""
+
 LONGER_S = 3.0
 """Than the second for which a record is kept where a test says so."""
 
@@ -128,15 +133,51 @@ def test_the_same_with_an_older_kafka(older_kafka: Kafka, place: Path, store: Da
     kill_and_go_on(older_kafka, place, store, failpoint)
 
 
-def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+@pytest.mark.parametrize("failpoint", ["after_produce=kill@3", "before_commit=kill@3", "after_commit=kill@2", "after_commit=kill@3", "after_save=kill@2"])
+def test_the_same_where_the_next_cells_are_looked_for_meanwhile(kafka: Kafka, place: Path, store: Datastore, failpoint: str) -> None:
+    kill_and_go_on(kafka, place, store, failpoint, look_s=SLOW_LOOK_S)
+
+
+def kill_and_go_on(kafka: Kafka, place: Path, store: Datastore, failpoint: str, look_s: float = 0.0) -> None:
     export = export_to(kafka, cells_per_s=5_000)
     put(store, 1_500)
-    killed = Exporter(place, "a", SHARDS, [export], failpoints=f"export.{failpoint}")
+    killed = Exporter(place, "a", SHARDS, [export], failpoints=f"export.{failpoint}", look_s=look_s)
     with exporters(killed):
         killed.wait_killed()
         put(store, 300, first=10_000)
         export_everything(store, place, "b", export)
     assert check_equal(store, export) == 1_800
+
+
+@pytest.mark.parametrize(("look_s", "meanwhile"), [(0.0, False), (SLOW_LOOK_S, True)], ids=["looks are quick", "looks are slow"])
+def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_looks_are_slow(
+    kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch, look_s: float, meanwhile: bool
+) -> None:
+    export = export_to(kafka, units=1)
+    reads_ahead: list[int] = []
+    read = BatchReader.read
+
+    def reading(reader: BatchReader, locations: Mapping[int, int], heads: Mapping[int, Head], *more: Any) -> Batch | None:
+        behind = sum(heads[shard].watermark - location for shard, location in locations.items())
+        if threading.current_thread().name.startswith("export-ahead") and behind < READ_AHEAD_CELLS_MIN:
+            reads_ahead.append(behind)
+        return read(reader, locations, heads, *more)
+
+    monkeypatch.setattr(BatchReader, "read", reading)
+    if look_s:
+        look_slowly(store, look_s)
+    stop = threading.Event()
+    exporter = threading.Thread(target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop))
+    exporter.start()
+    try:
+        with writing(store) as writers:
+            wait_until(lambda: all(writer.cells >= 1_000 for writer in writers), "cells are put beside it", WAIT_S)
+        wait_caught_up(store, StoreCoordinator(store.state), export)
+    finally:
+        stop.set()
+        exporter.join(WAIT_S)
+    assert bool(reads_ahead) is meanwhile
+    assert check_equal(store, export) == sum(ends(store).values()) >= 2_000
 
 
 def test_after_an_error_the_ends_of_partitions_are_read_behind_a_new_fence(kafka: Kafka, store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ class FakeGroup:
         self.told: list[int] = []
         FakeGroup.made = self
 
-    def tell_heads(self, heads: Mapping[int, Head]) -> None:
+    def tell_heads(self, heads: Mapping[int, Head], look_s: float) -> None:
+        assert look_s > 0
         self.told.append(sum(head.watermark for head in heads.values()))
 
     def hear(self, told: Collection[bytes]) -> None: ...

@@ -7,8 +7,8 @@ then it is read, and committed with what was read with it:
     looked for meanwhile    T / 2 + T + T           a cycle is the transaction; what was read waits for its end
 
 Of a store in the process R is next to nothing, and what is found afterwards is newer. Of servers it is half of T and more; and a shorter cycle has fewer
-partitions in a transaction, each of which costs the broker a request, so T becomes shorter, too. Measured at 500 puts/s into 16 partitions, medians of runs that
-took turns: one MariaDB server, five runs of each, afterwards 17.3 ms, meanwhile 12.2 ms; embedded, three of each, 7.0 and 9.0 ms.
+partitions in a transaction, each of which costs the broker a request, so T becomes shorter, too. Measured at 500 puts/s into 16 partitions, medians of runs
+that took turns: one MariaDB server, five runs of each, afterwards 17.3 ms, meanwhile 12.2 ms; embedded, three of each, 7.0 and 9.0 ms.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ grid: setup ## Ask every Kafka client the same things; writes the table in docs/
 bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
 	$(BIN)/python -m benchmarks $(or $(NAME),--all)
 
-faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n); one JSON summary per run
+faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n or 1-20); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES=200000, SEED=n); one JSON verdict

@@ -29,13 +29,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
-    parser.add_argument("--seed", type=int, help="one seed; 1 to 3 when left out")
+    parser.add_argument("--seed", type=seeds, default="1-3", metavar="N|N-M", help="one seed, or the first and the last of several (%(default)s)")
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
     failed = 0
     for kind in [arguments.kind] if arguments.kind else _all_kinds():
-        for seed in [arguments.seed] if arguments.seed is not None else (1, 2, 3):
+        for seed in arguments.seed:
             directory = Path(tempfile.mkdtemp(prefix=f"cellfeed-faults-{kind}-{seed}-"))
             try:
                 result = _run(kind, seed, directory, brief=arguments.brief)
@@ -54,6 +54,14 @@ def main() -> int:
             print(json.dumps(summary), flush=True)
             failed += not result.passed
     return 1 if failed else 0
+
+
+def seeds(text: str) -> Sequence[int]:
+    first, _, last = text.partition("-")
+    found = range(int(first), int(last or first) + 1)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text}: the last seed comes before the first")
+    return found
 
 
 def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:

@@ -12,11 +12,14 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from bridge.coordination.open import open_coordinator
+from bridge.export.batches import Batch
 from bridge.export.declaration import Export
+from bridge.export.unit_run import UnitRun
 from bridge.export.worker import run_exporter
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
@@ -31,6 +34,10 @@ def open_store(place: str, shards: int) -> Datastore:
     return Datastore(ClusteredEngine(DATASTORE, shards, {LONE_CLUSTER: {LONE_NODE: node_opener(place, shards)}}))
 
 
+LOOKS_MEANWHILE = "looks for the next cells while a transaction is under way"
+"""Said by an exporter with slow looks, each time it does."""
+
+
 def look_slowly(datastore: Datastore, look_s: float) -> None:
     """Has each of its looks take so many seconds more, as of servers: then the next cells are looked for while a transaction is under way."""
     look = datastore.heads
@@ -40,6 +47,17 @@ def look_slowly(datastore: Datastore, look_s: float) -> None:
         return look()
 
     datastore.heads = slow  # type: ignore[method-assign]
+
+
+def tell_looks_meanwhile() -> None:
+    """Has the exporter say so in its log."""
+    look_and_read = UnitRun._look_and_read
+
+    def telling(run: UnitRun, *arguments: Any) -> Batch | None:
+        logging.info(LOOKS_MEANWHILE)
+        return look_and_read(run, *arguments)
+
+    UnitRun._look_and_read = telling  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -54,6 +72,7 @@ def main() -> None:
     ):
         if float(look_s):
             look_slowly(datastore, float(look_s))
+            tell_looks_meanwhile()
         print("started", flush=True)
         run_exporter([each.check() for each in declared], datastore, coordinator, name, stop)
     print("drained", flush=True)

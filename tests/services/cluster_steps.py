@@ -13,6 +13,7 @@ import pymysql
 from store.cells import NewCell, Outcome, new_cell
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
+from store.clusters.roles import read_role
 from store.clusters.supervisor import FailoverSupervisor
 from store.engines.mysql_connections import MySqlServer
 from store.engines.mysql_state import MySqlState
@@ -72,8 +73,10 @@ def without_replication(cluster: TestCluster, *minions: str) -> None:
 
 def renew_a_lease(cluster: TestCluster, node: str) -> None:
     """What processes write of themselves: a state entry, no cell."""
-    state = MySqlState(MySqlServer(cluster.servers[node].url), cluster.admin.meta)
-    assert state.commit({"lease/somebody": b"renewed"}) is not None
+    server = MySqlServer(cluster.servers[node].url)
+    role = read_role(MySqlState(server, cluster.admin.meta))
+    assert role is not None
+    assert MySqlState(server, cluster.admin.meta, role.terms).commit({"lease/somebody": b"renewed"}) is not None
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 locks and before its COMMIT, whether it may be acknowledged (design §2, rules 4, 6 and 10).
 
     takes writes    the server is not read-only: a fence binds privileged accounts, too
-    role            the server's own role has the leader epoch and the replication mode of the
-                    write's terms; a write without terms needs a server without a role
+    role            the server's own role has the leader epoch, the replication mode and the history
+                    of the write's terms; a write without terms needs a server without a role
     minions         where the role is semi-synchronous, a commit waits for a minion and never falls
                     back, and a minion has all that was there before: ``SEMI_SYNC_SETTINGS``
 
@@ -35,6 +35,7 @@ from store.engines.mysql_connections import MySqlServer, commit_script, query, r
 from store.engines.mysql_errors import commit_failed, error_code, failed, worth_another_try
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS, confirm_by_minion
 from store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
+from store.histories import refuse_other_history
 
 ROLE_KEY: Final = "cluster/role"
 """The state entry with the cluster's role (:mod:`store.clusters.roles`)."""
@@ -53,6 +54,7 @@ class _RoleTerms(msgspec.Struct, frozen=True):
 
     epoch: int
     semi_sync: bool = False
+    history_id: str = ""
 
 
 class Guard:
@@ -67,8 +69,10 @@ class Guard:
         """The SQL expression that is true where a write under these terms is allowed."""
         if terms is None:
             return f"@@GLOBAL.read_only = 0 AND NOT EXISTS ({self._role})"
-        wanted = f'{{"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}}}'
-        same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{wanted}')", 1)
+        wanted = f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
+        if terms.history_id:
+            wanted += f',"history_id":"{terms.history_id}"'
+        same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1)
         waits = [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()] if terms.semi_sync else []
         return " AND ".join(["@@GLOBAL.read_only = 0", f"({same}) = 1", *waits])
 
@@ -90,7 +94,8 @@ class Guard:
             return
         if role is None:
             raise StorageUnavailable(f"{self._server}: nothing written: it has no role: a restore or a copy to it is under way")
-        if (role.epoch, role.semi_sync) != terms:
+        refuse_other_history(f"{self._server}: nothing written: it", role.history_id, "the write", terms.history_id)
+        if (role.epoch, role.semi_sync) != terms[:2]:
             raise StaleWriter(
                 f"{self._server}: nothing written: its cluster is in leader epoch {role.epoch} ({_mode(role.semi_sync)}), "
                 f"the write came with {terms.leader_epoch} ({_mode(terms.semi_sync)})"

@@ -22,7 +22,6 @@ from store.backups.restore import RestoredLog
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
 from store.clusters.roles import Role
-from store.clusters.shard_map import MAP_KEY
 from store.dictionaries.dictionary import Dictionary
 from store.engines.contract import StateTable, WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query
@@ -90,7 +89,7 @@ class MySqlRestore:
                 raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
             statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
             if under_way is None:
-                statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key <> '{MAP_KEY}'")
+                statements.append(f"DELETE FROM {self._meta}.state_entry")  # the shard map, too: it is of the history that ends
             self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])], terms)
         failpoint("mysql.restore.after_begin")
 

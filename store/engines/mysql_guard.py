@@ -107,6 +107,16 @@ class Guard:
             except (pymysql.err.MySQLError, OSError) as error:
                 raise failed(self._server, error, "nothing written, no minion has confirmed the master since its restart or promotion") from error
 
+    def settle(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
+        """Comes back when a write under these terms is allowed, for a caller that begins a long one.
+        Raises as :meth:`explain`."""
+        for _ in range(ATTEMPTS_MAX):
+            [(holds,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")
+            if int(holds):
+                return
+            self.explain(connection, terms)
+        raise self._never_held()
+
     def commit(
         self,
         statements: Sequence[str],

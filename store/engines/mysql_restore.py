@@ -75,6 +75,7 @@ class MySqlRestore:
         """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises ProtectData
         when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
+            self._guard.settle(connection, terms)
             query(connection, "BEGIN")
             counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
             told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")

@@ -187,7 +187,7 @@ class _FencedCluster:
 
 
 def _terms(role: Role) -> WriteTerms:
-    return WriteTerms(role.epoch, role.semi_sync)
+    return role.terms
 
 
 def _once_there(cluster: Cluster, locations: Mapping[int, int], read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract import StateTable
-from store.errors import DataDamaged
+from store.engines.contract import StateTable, WriteTerms
+from store.errors import DataDamaged, NoMinion
 
 ROLE_KEY: Final = "cluster/role"
 
@@ -23,7 +23,11 @@ PROMOTIONS_KEPT: Final = 100
 
 class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
-    come back since. ``promotions``: of each promotion, in their order, the epoch that it raised and what the new master had then, as a GTID position."""
+    come back since. ``semi_sync``: a commit waits until a minion has received it. ``promotions``: of each promotion, in their order, the epoch that it raised
+    and what the new master had then, as a GTID position.
+
+    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever else changes raises the epoch.
+    """
 
     cluster: str
     master: str
@@ -38,9 +42,23 @@ class Role(msgspec.Struct, frozen=True):
         promotions = [*self.promotions, (epoch, position)][-PROMOTIONS_KEPT:]
         return msgspec.structs.replace(self, master=master, epoch=epoch, minions=minions, promotions=promotions)
 
-    def with_minion(self, node: str) -> Role:
-        """The role with one more minion."""
-        return self if node in self.minions else msgspec.structs.replace(self, minions=[*self.minions, node])
+    def with_minion(self, node: str, *, semi_sync: bool) -> Role:
+        """The role with one more minion. The first one begins semi-synchronous replication where ``semi_sync`` asks for it."""
+        if node in self.minions:
+            return self
+        begins = semi_sync and not self.minions
+        return msgspec.structs.replace(self, minions=[*self.minions, node], semi_sync=self.semi_sync or begins)
+
+    @property
+    def terms(self) -> WriteTerms:
+        """What a write under this role asks of the master. Raises NoMinion where no write can be acknowledged: the commit has to wait for a minion, and the
+        last one was given up."""
+        if self.semi_sync and not self.minions:
+            raise NoMinion(
+                f"cluster {self.cluster}: nothing written: it replicates semi-synchronously and {self.master} has no minion left: bring one back "
+                f"(cellfeed cluster rejoin {self.cluster} NODE), or do without: `semi_sync: false` in the configuration, and cellfeed cluster init"
+            )
+        return WriteTerms(self.epoch, self.semi_sync)
 
     def promotion_after(self, epoch: int) -> str | None:
         """What the new master of the first promotion after ``epoch`` had: a node that has heard of none later and has more holds what was never replicated.

@@ -114,8 +114,8 @@ def rejoin(
 ) -> None:
     """Bring a node back as a minion: an old master, or an empty server in its place.
 
-    One that holds cells or erasures that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases, addresses), and where
-    a copy was cut off, it is made a copy of the master.
+    One that holds cells or erasures that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases,
+    addresses), and where a copy was cut off, it is made a copy of the master.
     """
     checked = checked_config(config, run_dir)
     servers = storage.cluster_servers(checked, cluster)

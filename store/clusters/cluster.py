@@ -335,11 +335,10 @@ class Cluster:
                 raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, but {now.master} has become master meanwhile; repeat it")
             master = self.node(role.master)
             if wanted is None and master.told_at_s >= began_s and (view := master.view) is not None:
-                if (wanted := view.heads.get(shard)) is None:
-                    raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, which moves to another cluster; repeat it")
-            if wanted is not None and not now.minions:
-                return
-            if wanted is not None and any(has_it(view.heads[shard], wanted) for view in _counted(now, views) if shard in view.heads):
+                wanted = view.heads.get(shard, _UNKNOWN_HEAD)
+            if wanted is _UNKNOWN_HEAD:
+                raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, which moves to another cluster; repeat it")
+            if wanted and (not now.minions or any(has_it(view.heads[shard], wanted) for view in _counted(now, views) if shard in view.heads)):
                 return
             if time.monotonic() - began_s > MINION_WAIT_S:
                 raise OutcomeUnknown(

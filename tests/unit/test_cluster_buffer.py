@@ -189,7 +189,8 @@ def _check_put(own: OwnLog, others: dict[str, Table], copies: int) -> None:
             assert cell not in own.log, case
             assert not held, f"answered `failed`, and there, or written by the drain later: {case}"
         else:
-            assert result.error is not None and not result.error.definite, case
+            assert result.error is not None, case
+            assert not result.error.definite, case
             certain = not any(table.adds and table.add_is is not Call.FAILED for table in others.values())
             assert not certain or became not in (Own.FAILED, Own.DAMAGED), f"nothing was written anywhere: {case}"
             assert became is not Own.STORED, case

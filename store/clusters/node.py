@@ -21,7 +21,7 @@ from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTabl
 from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.engines.mysql_guard import ROLE_KEY
-from store.errors import CellfeedError, DataDamaged, ProtectData, ShardMoving, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, DataDamaged, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 
 WATCH_TIMEOUT_S: Final = 1.0
@@ -120,17 +120,20 @@ class StorageNode:
     # --- calls -----------------------------------------------------------------------------------------------------------
 
     def call(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open."""
+        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open. A call that failed counts for the breaker unless
+        the node has answered a look that began meanwhile: then the call was slow, and the node is well."""
         if not self.breaker.allows():
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
+        began_s = time.monotonic()
         try:
             result = what(self._engine(timeout_s))
-        except ShardMoving:
+        except (ShardMoving, NoMinion):
             self.breaker.succeeded()  # the node is well
             raise
         except Unavailable as error:
-            self.breaker.failed()
-            self.why_not = str(error)
+            if self.told_at_s <= began_s:
+                self.breaker.failed()
+                self.why_not = str(error)
             raise
         self.breaker.succeeded()
         return result
@@ -207,8 +210,8 @@ class StorageNode:
             self.refused = error
         else:
             self._token = look.token
-            self.told_at_s = self._began_at_s
             self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {})
+            self.told_at_s = self._began_at_s
             self.breaker.succeeded()
             self.why_not = self.refused = None
             if role is not None:

@@ -23,7 +23,7 @@ from typing import Final
 from store.cells import NewCell, Outcome, PutResult, conflict_error
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
-from store.errors import CellfeedError, OutcomeUnknown, RowErased, Unavailable
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
 from store.repeated_warnings import RepeatedWarning
@@ -77,7 +77,7 @@ class BufferedWriter:
                 accepted = self._accepted(own, kept_on, [cells[index] for index, _ in waiting], waiting[0][1])
                 for (index, _), result in zip(waiting, accepted, strict=True):
                     results[index] = result
-        refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
+        refused = [cell for cell, result in zip(cells, results, strict=True) if result.error is not None and not isinstance(result.error, Unavailable)]
         if refused:
             for name in kept_on:
                 with suppress(CellfeedError):  # the drain finds the conflict otherwise, and drops the copy
@@ -196,7 +196,7 @@ class BufferDrain:
         results = own.put([waiting.cell for waiting in batch])
         failpoint("buffer.drain.after_put")
         for waiting, result in zip(batch, results, strict=True):
-            if result.outcome is Outcome.CONFLICT:
+            if result.outcome is Outcome.CONFLICT or isinstance(result.error, (DataDamaged, ProtectData)):
                 self._conflict(table, waiting, result)
         erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
         own.look()

@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E23 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.

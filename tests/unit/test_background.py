@@ -126,17 +126,19 @@ def test_a_loop_that_waits_to_be_restarted_ends_at_once_when_it_is_closed(monkey
 def test_a_task_is_restarted_and_ends_when_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     runs = 0
 
-    async def run() -> None:
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            raise ValueError("no bytes")
-        await asyncio.sleep(60)
-
     async def serve() -> None:
+        runs_again = asyncio.Event()
+
+        async def run() -> None:
+            nonlocal runs
+            runs += 1
+            if runs == 1:
+                raise ValueError("no bytes")
+            runs_again.set()
+            await asyncio.sleep(60)
+
         task = asyncio.create_task(keep_running("gateway-acls", run))
-        while runs < 2:
-            await asyncio.sleep(0.001)
+        await runs_again.wait()
         assert [each.loop for each in background.all_troubles()] == ["gateway-acls"]
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

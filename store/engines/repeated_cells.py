@@ -34,12 +34,11 @@ def outcomes_before(cells: Sequence[NewCell], stored: Mapping[Triple, StoredTrip
 
 
 def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
-    """What a put of a stored triple comes to. A stored body that does not decode fails this put alone (E24): nothing of the cell is written, and it is no damage
-    of others."""
+    """What a put of a stored triple comes to. A stored body that does not decode fails this put alone (E24)."""
     try:
         stored = decode_body(found.body)
     except (DataDamaged, ProtectData) as error:
-        where = f"cell ({UUID(bytes=cell.row_key)}, {ascii(cell.column_name)}, {cell.ref_key}) is stored at {found.shard}/{found.added_id}"
+        where = f"cell ({UUID(bytes=cell.row_key)}, {cell.column_name!a}, {cell.ref_key}) is stored at {found.shard}/{found.added_id}"
         return PutResult(Outcome.FAILED, found.shard, error=type(error)(f"{where}, and cannot be compared with what is put: {error}"))
     return seen_before(cell, found.shard, found.added_id, same=stored == cell.body_json)
 

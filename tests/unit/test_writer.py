@@ -257,9 +257,7 @@ class Hook:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OverflowError("port must be 0-65535."), MemoryError()], ids=repr)
 @pytest.mark.parametrize("which", ["on_commit", "on_results"])
-def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(
-    which: str, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(which: str, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     engine, hook = GatedEngine(), Hook(error)
     engine.gate.set()
     hooks: dict[str, Any] = {"on_commit": lambda: None, "on_results": None, which: hook}

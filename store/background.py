@@ -95,6 +95,7 @@ class _Registry:
         self.in_trouble: list[_Loop] = []
         self.changed: Callable[[Sequence[LoopTrouble]], object] | None = None
         self.lock = threading.Lock()
+        self.reporting = threading.Lock()
 
     def report(self, loop: _Loop) -> None:
         with self.lock:
@@ -117,7 +118,8 @@ class _Registry:
     def _tell(self) -> None:
         if self.changed is not None:
             try:
-                self.changed(self.found())
+                with self.reporting:  # the last report is the newest
+                    self.changed(self.found())
             except Exception:
                 _log.exception("the state of the loops could not be reported")
 

@@ -155,7 +155,7 @@ class _Connection:
             answer.keeps_alive = False
         else:
             self._read(answer, deadline)
-        if answer.number not in (None, number) or answer.answers > 1:
+        if answer.number not in (None, number) or answer.more_came:
             raise AttemptFailed(f"{self._name}: an answer came that is not one to this request", definite=False, wrong_answer=True)
         self.reusable = answer.keeps_alive
         return Answer(answer.status, bytes(answer.content))
@@ -209,10 +209,11 @@ class _Answering:
         self.keeps_alive = False
         self.number: bytes | None = None
         """Of the request that the worker answers; None when it does not say."""
-        self.answers = 0
+        self.more_came = False
+        """Whether another answer has begun behind this one: two processes use the connection, or its peer has lost count."""
 
     def on_message_begin(self) -> None:
-        self.answers += self.complete or not self.answers
+        self.more_came = self.complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name == _NUMBER_HEADER:

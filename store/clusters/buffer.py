@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from store.background import SupervisedThread
 from store.cells import NewCell, Outcome, PutResult, conflict_error
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
@@ -121,16 +122,14 @@ class BufferDrain:
     def __init__(self, tables: Mapping[str, BufferTable], cluster_of: Callable[[int], Cluster], shard_of: Callable[[NewCell], int]) -> None:
         self._tables, self._cluster_of, self._shard_of = tables, cluster_of, shard_of
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread("buffer-drain", self._run)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="buffer-drain", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def counts(self) -> dict[str, list[BufferCount] | str]:
         """The ledger: per cluster what its table holds for whom; the reason where it cannot be read."""
@@ -174,11 +173,7 @@ class BufferDrain:
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_EVERY_S):
-            try:
-                self.drain_once()
-            except Exception:
-                # The job must outlive whatever happens to it: what it is for would silently stop.
-                _log.exception("the buffers were not drained this time")
+            self.drain_once()
 
     def _drain(self, table: BufferTable, owner: str, older_than_s: float) -> int:
         removed = after_id = 0

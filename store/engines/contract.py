@@ -52,7 +52,8 @@ Restores
         is higher than all that are known of, and begins at the end of the backup. Ids that were left out are nobody's for ever: ``scan`` goes on with the
         next cell, which is always there, and no watermark lies among them.
 Life
-    E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
+    E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable. So do all calls in a child that was
+        forked since the engine was opened: there ``close`` does nothing, and the parent's connections stay as they are.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
 """
 

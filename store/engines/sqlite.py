@@ -242,12 +242,15 @@ class SqliteEngine:
             return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
 
     def change_token(self) -> int:
+        self._file.check_process()
         with self._watcher_lock:
             [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
         return int(token)
 
     def close(self) -> None:
         known.remove_source(self._dictionaries.find)
+        if self._file.is_the_parents:
+            return
         self._file.close()
         self._state.close()
         with self._index_lock:

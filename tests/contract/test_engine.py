@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -682,6 +684,39 @@ def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
         engine.put([cell(1)])
     with pytest.raises(StorageUnavailable, match="closed"):
         engine.heads()
+
+
+def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(engine: Engine) -> None:
+    engine.put([cell(1)])
+    engine.state.commit({"a": b"1"})
+    calls: list[Callable[[], object]] = [
+        lambda: engine.put([cell(2)]),
+        lambda: engine.get([cell(1).triple]),
+        lambda: engine.scan(0, 0, 10),
+        engine.heads,
+        engine.change_token,
+        lambda: engine.state.get("a"),
+        lambda: engine.state.commit({"a": b"2"}),
+    ]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for call in calls:
+                with pytest.raises(StorageUnavailable, match="forked"):
+                    call()
+            engine.close()
+            gc.collect()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"the child: {error!r}\n".encode())
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert engine.put([cell(1), cell(2)])[0].outcome is Outcome.EXISTS
+    assert sum(head.next_added_id for head in engine.heads().values()) == 2
+    entry = engine.state.get("a")
+    assert entry is not None
+    assert entry.value == b"1"
 
 
 def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind: str) -> None:

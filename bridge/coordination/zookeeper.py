@@ -34,6 +34,7 @@ from bridge.coordination.zookeeper_connection import Connection
 from bridge.coordination.zookeeper_offsets import TRIES_MAX, Connect, ZooKeeperOffsets
 from bridge.coordination.zookeeper_paths import birth_of, joined, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from store.background import SupervisedThread
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, DataDamaged, StaleWriter, Unavailable
 
@@ -82,7 +83,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._connections: dict[float, ZooKeeperClient] = {}
         self._leases: dict[tuple[str, int], _Lease] = {}
         self._closed = threading.Event()
-        self._watch = threading.Thread(target=self._watch_leases, name="zookeeper-leases", daemon=True)
+        self._watch = SupervisedThread("zookeeper-leases", self._watch_leases)
         self._watch.start()
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
 def _told(directory: RunDir, config: Config) -> _Told:
     kinds = dict(process_names(config))
     told = _Told(
-        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()],
+        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name), "troubles": directory.troubles(entry.name)} for entry in directory.processes()],
         [{"name": name, "kind": kinds.get(name), "reason": reason} for name, reason in directory.missing().items()],
     )
     try:
@@ -146,6 +146,9 @@ def _print_processes(told: _Told) -> None:
     for missing in told.missing:
         table.add_row(missing["name"], missing["kind"], "", Text("not started", "red"), "")
     console.print(table if told.processes or told.missing else "no process runs")
+    for process in told.processes:
+        for trouble in process["troubles"]:
+            console.print(f"{process['name']}: {trouble}; its log is {process['log']}", style="red", highlight=False, soft_wrap=True, markup=False)
     for missing in told.missing:
         console.print(f"{missing['name']} could not be started, and is tried again: {missing['reason']}", style="red", highlight=False)
 

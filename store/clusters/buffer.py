@@ -26,10 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from store.background import SupervisedThread
 from store.cells import NewCell, Outcome, PutResult
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
-from store.errors import CellfeedError, OutcomeUnknown, RowErased, Unavailable
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
 from store.repeated_warnings import RepeatedWarning
@@ -140,16 +141,14 @@ class BufferDrain:
     def __init__(self, tables: Mapping[str, BufferTable], cluster_of: Callable[[int], Cluster], shard_of: Callable[[NewCell], int]) -> None:
         self._tables, self._cluster_of, self._shard_of = tables, cluster_of, shard_of
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread("buffer-drain", self._run)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="buffer-drain", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def counts(self) -> dict[str, list[BufferCount] | str]:
         """The ledger: per cluster what its table holds for whom; the reason where it cannot be read."""
@@ -193,11 +192,7 @@ class BufferDrain:
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_EVERY_S):
-            try:
-                self.drain_once()
-            except Exception:
-                # The job must outlive whatever happens to it: what it is for would silently stop.
-                _log.exception("the buffers were not drained this time")
+            self.drain_once()
 
     def _drain(self, table: BufferTable, owner: str, older_than_s: float) -> int:
         removed = after_id = 0
@@ -215,7 +210,7 @@ class BufferDrain:
         results = own.put([waiting.cell for waiting in batch])
         failpoint("buffer.drain.after_put")
         for waiting, result in zip(batch, results, strict=True):
-            if result.outcome is Outcome.CONFLICT:
+            if result.outcome is Outcome.CONFLICT or isinstance(result.error, (DataDamaged, ProtectData)):
                 self._conflict(table, waiting, result)
         erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
         own.look()

@@ -188,6 +188,8 @@ class FailoverSupervisor:
             rows = clone(self._cluster, name, go_on, listed=listed, cut_off=cut_off)
         except CellfeedError as error:
             _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
+        except Exception:
+            _log.exception("cluster %s: the copy to %s failed by a defect, and is begun again", self._cluster.name, name)
         else:
             _log.warning("cluster %s: %s is a copy of the master, %d rows, and follows", self._cluster.name, name, rows)
 

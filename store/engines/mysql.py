@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E23.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E24.
 
 Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures, indexes, state.
 """

@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E23 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -242,12 +242,15 @@ class SqliteEngine:
             return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
 
     def change_token(self) -> int:
+        self._file.check_process()
         with self._watcher_lock:
             [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
         return int(token)
 
     def close(self) -> None:
         known.remove_source(self._dictionaries.find)
+        if self._file.is_the_parents:
+            return
         self._file.close()
         self._state.close()
         with self._index_lock:

@@ -20,6 +20,7 @@ from pathlib import Path
 from random import uniform
 from typing import Final
 
+from store import forks
 from store.errors import OutcomeUnknown, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -115,6 +116,7 @@ class SqliteFile:
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
+        self._generation = forks.generation
 
     @contextmanager
     def write(self, size_bytes: int = 0) -> Iterator[sqlite3.Connection]:
@@ -172,7 +174,10 @@ class SqliteFile:
             yield connection
 
     def close(self) -> None:
-        """Waits for calls under way, then closes every connection; later calls raise StorageUnavailable."""
+        """Waits for calls under way, then closes every connection; later calls raise StorageUnavailable. In a forked child it does nothing:
+        SQLite's connections must not be carried over a ``fork()``, not even to their end."""
+        if self.is_the_parents:
+            return
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
@@ -183,8 +188,19 @@ class SqliteFile:
                 self._checkpointer.close()
             self._writer.close()
 
+    @property
+    def is_the_parents(self) -> bool:
+        """Whether this process was forked since the file was opened."""
+        return self._generation != forks.generation
+
+    def check_process(self) -> None:
+        """Raises StorageUnavailable in a forked child."""
+        if self.is_the_parents:
+            raise StorageUnavailable(f"{self.path} was opened before this process was forked; open it again in the child")
+
     @contextmanager
     def _using(self) -> Iterator[None]:
+        self.check_process()
         with self._state:
             if self._closed:
                 raise StorageUnavailable(f"{self.path} is closed")

@@ -68,6 +68,16 @@ class ZooKeeperClient(ABC):
 
     @property
     @abstractmethod
+    def connections_made(self) -> int:
+        """Counts connections: a server that was replaced or restarted is behind another one."""
+
+    @property
+    @abstractmethod
+    def hosts(self) -> str:
+        """Where ZooKeeper is, for people."""
+
+    @property
+    @abstractmethod
     def session_id(self) -> int:
         """The server's number of the session that is alive now; 0 without one."""
 

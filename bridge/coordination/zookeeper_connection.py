@@ -96,6 +96,10 @@ class Connection(ZooKeeperClient):
         return int(client_id[0]) if client_id else 0
 
     @property
+    def connections_made(self) -> int:
+        return self._connections_made
+
+    @property
     def hosts(self) -> str:
         return self._address.hosts
 

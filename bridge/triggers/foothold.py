@@ -177,7 +177,8 @@ def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | No
         if known == now:
             return None
         if known is not None:
-            return f"its offsets were saved in another memory ({known}; now {now}): they were lost, deleted, or are kept elsewhere"
+            why = offsets.why_changed() or "they were lost, deleted, or are kept elsewhere"
+            return f"its offsets were saved in another memory ({known}; now {now}): {why}"
         if state.commit({key: now.encode()}, expect={key: None}) is not None:
             return None
 

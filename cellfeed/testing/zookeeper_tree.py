@@ -42,12 +42,24 @@ class _Session:
     silent_since_s: float | None = None
 
 
+@dataclass(frozen=True)
+class TreeCopy:
+    """A data directory, as it was."""
+
+    zxid: int
+    znodes: dict[str, _Znode]
+    sessions: dict[int, _Session]
+    last_session: int
+
+
 @dataclass
 class ZooKeeperTree:
     """The server. Any number of threads may use it."""
 
     refused: int = 0
     """Calls that found it away."""
+    starts: int = 0
+    """How often it came up: each time, clients connect again."""
     _away: bool = False
     _zxid: int = 0
     _znodes: dict[str, _Znode] = field(default_factory=dict)
@@ -74,6 +86,7 @@ class ZooKeeperTree:
         """As after a restart: sessions are as they were, and each has the whole of its time-out again."""
         with self._lock:
             self._away = False
+            self.starts += 1
             for session in self._sessions.values():
                 if session.silent_since_s is not None:
                     session.silent_since_s = time.monotonic()
@@ -84,6 +97,19 @@ class ZooKeeperTree:
             now_ms = time.time_ns() // 1_000_000
             self._znodes = {"/": _Znode(b"", 0, 0, now_ms, now_ms)}
             self._sessions.clear()
+            self.starts += 1
+
+    def copy(self) -> TreeCopy:
+        """What is on its disk: znodes and sessions."""
+        with self._lock:
+            return TreeCopy(self._zxid, dict(self._znodes), dict(self._sessions), self._last_session)
+
+    def go_back(self, copy: TreeCopy) -> None:
+        """It starts again with an earlier disk: znodes, transaction numbers and sessions are those of then."""
+        with self._lock:
+            self._zxid, self._znodes, self._last_session = copy.zxid, dict(copy.znodes), copy.last_session
+            self._sessions = {number: _Session(each.timeout_s, each.silent_since_s) for number, each in copy.sessions.items()}
+            self.starts += 1
 
     def silence(self, session: int, *, since_s: float | None) -> None:
         """The session's process is not heard of from then on (monotonic seconds), or is heard of again (None)."""
@@ -206,6 +232,14 @@ class TreeClient(ZooKeeperClient):
         self._before_call = before_call
         self._abandoned = False
         self.session_timeout_s = timeout_s
+
+    @property
+    def connections_made(self) -> int:
+        return self._tree.starts
+
+    @property
+    def hosts(self) -> str:
+        return "in memory"
 
     @property
     def session_id(self) -> int:

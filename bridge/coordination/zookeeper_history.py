@@ -37,7 +37,7 @@ from kazoo.protocol.states import ZnodeStat
 from bridge.coordination.zookeeper_client import Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_paths import Paths
 from store.engines.contract import StateEntry, StateTable
-from store.errors import CellfeedError, Unavailable
+from store.errors import Unavailable
 from store.failpoints import declare, failpoint
 
 declare("zookeeper.mark_announced", "zookeeper.mark_written", "zookeeper.era_announced", "zookeeper.era_written")

@@ -1,18 +1,12 @@
-"""Processes whose wall clock is another one, by libfaketime; their monotonic clock is the machine's."""
+"""Processes whose wall clock is another one; their monotonic clock is the machine's."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
-_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-_CACHED_S: Final = 1
-"""How soon a process notices that its clock was set."""
-
-
-def why_not() -> str | None:
-    """Why no process can have another clock here; None when it can."""
-    return None if _LIBRARIES else "no libfaketime on this machine: `make services` installs it on Debian"
+_FOLDER: Final = Path(__file__).with_name("wrong_clock")
 
 
 class FakeClock:
@@ -23,15 +17,12 @@ class FakeClock:
         self.set(0)
 
     def set(self, ahead_s: float) -> None:
-        """So far ahead of the machine's clock, or behind it."""
-        self._file.write_text(f"{ahead_s:+.0f}")
+        """So far ahead of the machine's clock, or behind it; from now on."""
+        next_file = self._file.with_suffix(".next")
+        next_file.write_text(f"{ahead_s:.0f}")
+        next_file.replace(self._file)
 
     def environment(self) -> dict[str, str]:
-        """Of a process that is to go by it."""
-        return {
-            "LD_PRELOAD": str(_LIBRARIES[0]),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": str(_CACHED_S),
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
+        """Of a Python process that is to go by it."""
+        others = os.environ.get("PYTHONPATH")
+        return {"PYTHONPATH": f"{_FOLDER}:{others}" if others else str(_FOLDER), "CELLFEED_TEST_CLOCK": str(self._file)}

@@ -1,17 +1,23 @@
-"""Whether a lease in the state table lives: judged by this process's own monotonic clock, which never steps.
+"""Whether a lease in the state table lives: judged by this process's own monotonic clock, which
+never steps.
 
-A lease's entry gets another version with every renewal. A process notes when it sees a version for the first time; a version that stands for the lease's whole
-time-to-live is dead. So no lease is immortal, whatever any wall clock says.
+A lease's entry gets another version with every renewal. A process notes when it sees a version for
+the first time; a version that stands for the lease's whole time-to-live is dead. So no lease is
+immortal, whatever any wall clock says.
 
-The storage's clock is asked once for each version: how old was it when it was seen first? Without that, a process that starts would wait for leases that ended
-long ago. Two rules keep a wrong clock from doing harm there:
+The storage's clock is asked once for each version: how old was it when it was seen first? Without
+that, a process that starts would wait for leases that ended long ago. Two rules keep a wrong clock
+from doing harm there:
 
-- A lease whose end is further away than twice its time-to-live was written by another clock, and counts as expired. One that is a little too far away is taken
-  as new: masters differ by milliseconds, and it lasts for one time-to-live at most.
-- A version that follows one seen before is no older than that look. So the clock ends no lease of a member that others have seen renewing.
+- A lease whose end is further away than twice its time-to-live was written by another clock, and
+  counts as expired. One that is a little too far away is taken as new: masters differ by
+  milliseconds, and it lasts for one time-to-live at most.
+- A version that follows one seen before is no older than that look. So the clock ends no lease of a
+  member that others have seen renewing.
 
-What remains: after a step of the storage's clock, a process that sees a live lease for the first time may take it for dead until the next renewal, a quarter of
-a lease later. Claims may change hands then; nothing is saved under a claim that is void.
+What remains: after a step of the storage's clock, a process that sees a live lease for the first
+time may take it for dead until the next renewal, a quarter of a lease later. Claims may change
+hands then; nothing is saved under a claim that is void.
 """
 
 from __future__ import annotations
@@ -39,7 +45,8 @@ class Lease(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Seen:
-    """One version of a lease. ``written_s``: when it was written at the latest, by this process's clock; ``looked_s``: when it was last seen."""
+    """One version of a lease. ``written_s``: when it was written at the latest, by this process's
+    clock; ``looked_s``: when it was last seen."""
 
     version: int
     written_s: float
@@ -54,7 +61,8 @@ class WatchedLeases:
         self._lock = threading.Lock()
 
     def lives(self, entry: StateEntry, lease: Lease, now_s: float, now_us: int) -> bool:
-        """``now_s`` and ``now_us``: this process's clock and the storage's, both read before the entry was."""
+        """``now_s`` and ``now_us``: this process's clock and the storage's, both read before the
+        entry was."""
         with self._lock:
             seen = self._seen.get(entry.key)
             if seen is None or seen.version != entry.version:

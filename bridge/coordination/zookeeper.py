@@ -35,6 +35,7 @@ from kazoo.protocol.states import ZnodeStat
 from bridge.coordination.contract import Claim, Session
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_connection import Connection
+from bridge.coordination.zookeeper_history import MARK_EVERY_S
 from bridge.coordination.zookeeper_offsets import TRIES_MAX, Connect, ZooKeeperOffsets
 from bridge.coordination.zookeeper_paths import birth_of, joined, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
@@ -88,10 +89,13 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._closed = threading.Event()
         self._watch = threading.Thread(target=self._watch_leases, name="zookeeper-leases", daemon=True)
         self._watch.start()
+        self._marking = threading.Thread(target=self._mark_saves, name="zookeeper-marks", daemon=True)
+        self._marking.start()
 
     def close(self) -> None:
         self._closed.set()
         self._watch.join()
+        self._marking.join()
         for connection in self._connections.values():
             connection.close()
         super().close()
@@ -189,7 +193,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         # The member's znode is expected too: a session that has ended meanwhile takes no lead.
         take = Set(self._paths.leader(session.group, birth), _encode(_Holder(session.member, session.epoch)), found[1].version)
         try:
-            self._base.commit([self._is_alive(session), take])
+            self._history.commit([self._is_alive(session), take])
         except TransactionRefused:
             return False
         return True
@@ -214,7 +218,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             write = Set(self._paths.assignment(session.group, birth), _encode(shares))
             try:
                 # Whoever takes the lead over sets the leader's znode, so an assignment by the old leader fails on its version.
-                self._base.commit([Check(leader_path, leader[1].version), self._is_alive(session), write])
+                self._history.commit([Check(leader_path, leader[1].version), self._is_alive(session), write])
             except TransactionRefused:
                 pass
             else:
@@ -369,6 +373,16 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 self._end_lapsed()
             except CellfeedError as error:
                 _log.info("a lease that ran out could not be ended just now: %s", error)
+
+    def _mark_saves(self) -> None:
+        # In a thread of its own: it waits for the state table, which may be away.
+        ended = False
+        while not ended:
+            ended = self._closed.wait(MARK_EVERY_S)
+            try:
+                self._history.mark_saves()
+            except CellfeedError as error:
+                _log.info("saves could not be marked just now: %s", error)
 
 
 def _holder(value: bytes) -> _Holder:

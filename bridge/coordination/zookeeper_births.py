@@ -1,13 +1,16 @@
-"""A group's birth in ZooKeeper: the number in front of all of its epochs and tokens, so that none is used twice.
+"""A group's birth in ZooKeeper: the number in front of all of its epochs and tokens, so that none
+is used twice.
 
-Versions of znodes begin again when a znode is made again. A birth is another one then. The state table gives births out, because it does not go back with
-ZooKeeper, and no clock is asked:
+Versions of znodes begin again when a znode is made again. A birth is another one then. The state
+table gives births out, because it does not go back with ZooKeeper, and no clock is asked:
 
     coordination/<group>/birth      {"era", "birth", "done"}; ``done``: ZooKeeper has had it
 
-A birth is good in its era alone (``zookeeper_history.py``). A group whose znode is gone in the same era was deleted by hand, and gets the next birth.
+A birth is good in its era alone (``zookeeper_history.py``). A group whose znode is gone in the same
+era was deleted by hand, and gets the next birth.
 
-Crash points: given out here, not in ZooKeeper: the next process writes the same one there, for nobody used it. In ZooKeeper, not ``done``: the same.
+Crash points: given out here, not in ZooKeeper: the next process writes the same one there, for
+nobody used it. In ZooKeeper, not ``done``: the same.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ class Births:
         return found[0] if found is not None and self._is_good(group, era, found[0]) else None
 
     def found(self, group: str, before_new: Callable[[int], None]) -> int:
-        """Gives a birth to a group that has none in this era. Of several processes that do so at once, all find the same. Calls ``before_new`` with the birth
-        that ends, where there is one."""
+        """Gives a birth to a group that has none in this era. Of several processes that do so at
+        once, all find the same. Calls ``before_new`` with the birth that ends, where there is one."""
         key = _key(group)
         for _ in range(_TRIES_MAX):
             era, there = self._history.era(), self._read(group)
@@ -95,7 +98,8 @@ class Births:
         key = _key(group)
         for _ in range(_TRIES_MAX):
             entry = self._state.get(key)
-            # Without an entry, in the first era: an earlier version gave it out, or the datastore was restored.
+            # Without an entry, in the first era: an earlier version gave it out, or the datastore
+            # was restored.
             born = msgspec.json.decode(entry.value, type=_Born) if entry is not None else _Born(era.identity if era.first else "", birth)
             if (born.era, born.birth) != (era.identity, birth) or not birth:
                 return False

@@ -1,25 +1,43 @@
-"""Whether ZooKeeper is still the one that this datastore's processes wrote to, and has all that they wrote.
+"""Whether ZooKeeper is still the one that this datastore's processes wrote to, and has all that
+they wrote.
 
-A ZooKeeper can go back in time: somebody restores its data directory, starts a server with an old disk, or points the configuration at another ensemble. Its
-versions and transaction numbers then repeat, and a claim that was taken over long ago is good again. So no number counts here. **Random values are compared**:
-they lie both in ZooKeeper and in the state table, which does not go back with it.
+A ZooKeeper can go back in time: somebody restores its data directory, starts a server with an old
+disk, or points the configuration at another ensemble. Its versions and transaction numbers then
+repeat, and a claim that was taken over long ago is good again. So no number counts here. **Random
+values are compared**: they lie both in ZooKeeper and in the state table, which does not go back
+with it.
 
-    ZooKeeper   /cellfeed/era                       {"identity", "first"}: names this stretch of ZooKeeper's history
-                /cellfeed/eras/<era>                empty; every save under a claim of that era checks that it is there
-                /cellfeed/witnesses/<era>@<process> a random mark; written by one process alone, in the transaction of each join and claim
-    state table coordination/history/era                      {"era", "next", "because"}
-                coordination/history/witnesses/<era>/<process>    the marks that ZooKeeper may hold: one, or more while a change is under way
+In ZooKeeper:
 
-**Comparing.** A process compares after each new connection, before it uses the connection for a claim, and each time that it is asked for a lineage (several
-times in a lease). ZooKeeper cannot go back without ending every connection. Where it lacks a mark that the state table has, it went back behind a claim or a join
-whose call had returned. A ZooKeeper that went back behind saves alone is not noticed: it has older offsets, and those cells run again.
+    /cellfeed/era       {"identity", "first"}: names this stretch of ZooKeeper's history
+    /cellfeed/eras/<era>                    empty; each save under a claim of that era checks it
+    /cellfeed/witnesses/<era>@<process>     a random mark, which one process alone writes
 
-**A new era.** The process that finds a break declares a new era. One transaction then voids every claim, session and birth of before, for everybody. Lineages
-carry the era. So each group that goes by its offsets stands still, and says why, until somebody accepts them (``bridge/triggers/foothold.py``).
+In the state table:
 
-Crash points. A change: the state table first has the old marks and the new one; then ZooKeeper has the new one; then the state table has it alone. A death in
-between leaves two marks, of a change whose call never returned: either is right. An era: the state table first has it as ``next``; then ZooKeeper has it; then
-the state table has it as ``era``. Another process that compares finishes the declaration.
+    coordination/history/era                        {"era", "next", "because"}
+    coordination/history/witnesses/<era>/<process>  the marks that ZooKeeper may hold: one, or more
+                                                    while a change is under way
+
+A process moves its mark in the transaction of each join and claim, and once more a moment after it
+saved offsets (:data:`MARK_EVERY_S`).
+
+**Comparing.** A process compares after each new connection, before it uses the connection for a
+claim, and each time that it is asked for a lineage (several times in a lease). ZooKeeper cannot go
+back without ending every connection. Where it lacks a mark that the state table has, it went back
+behind a claim or a join whose call had returned, or behind saves. One that lost nothing but the
+saves of its last moment is not noticed: those cells run again.
+
+**A new era.** The process that finds a break declares a new era. One transaction then voids every
+claim, session and birth of before, for everybody. Lineages carry the era. So each group that goes
+by its offsets stands still, and says why, until somebody accepts them
+(``bridge/triggers/foothold.py``).
+
+Crash points. A change: the state table first has the old marks and the new one; then ZooKeeper has
+the new one; then the state table has it alone. A death in between leaves two marks, of a change
+whose call never returned: either is right. An era: the state table first has it as ``next``; then
+ZooKeeper has it; then the state table has it as ``era``. Another process that compares finishes the
+declaration.
 """
 
 from __future__ import annotations
@@ -34,7 +52,7 @@ from typing import Any, Final
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper_client import Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_paths import Paths
 from store.engines.contract import StateEntry, StateTable
 from store.errors import Unavailable
@@ -46,16 +64,23 @@ _log = logging.getLogger("cellfeed.coordination")
 _encode = msgspec.json.encode
 
 HISTORY: Final = "coordination/history/"
-"""Of the entries in the state table. A backup leaves them out: a restored datastore believes the ZooKeeper that it finds."""
+"""Of the entries in the state table. A backup leaves them out: a restored datastore believes the
+ZooKeeper that it finds."""
 
 _ERA_KEY: Final = f"{HISTORY}era"
 _WITNESSES: Final = f"{HISTORY}witnesses/"
 _ABSENT: Final = ""
 """The mark of a witness that ZooKeeper does not have yet."""
 
+MARK_EVERY_S: Final = 1.0
+"""How soon after a save the mark moves. Each time is one transaction in ZooKeeper and two commits
+of the state table; a process that saves nothing makes none."""
+
 _TRIES_MAX: Final = 50
+_CHANGES: Final = "ZooKeeper could not be compared with what is known of it: it changes, or is connected again, all the time"
 _DOUBTFUL_MARKS_MAX: Final = 64
-"""Changes without an answer that a witness remembers, one for each broken connection. Beyond it the process gets another witness."""
+"""Changes without an answer that a witness remembers, one for each broken connection. Beyond it the
+process gets another witness."""
 
 _WITNESSES_MAX: Final = 64
 """Those of processes that ended stay as evidence; beyond this many the oldest go."""
@@ -69,7 +94,8 @@ class Era(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What the state table knows. ``next``: an era that is being declared. ``because``: why the last one was."""
+    """What the state table knows. ``next``: an era that is being declared. ``because``: why the
+    last one was."""
 
     era: Era | None = None
     next: Era | None = None
@@ -86,8 +112,8 @@ class _Known:
 
 @dataclass
 class _Witness:
-    """This process's own. ``marks``: what ZooKeeper may hold; ``version`` and ``entry_version``: of the znode and of the entry, None where there is none;
-    ``is_sure``: whether they are certain."""
+    """This process's own. ``marks``: what ZooKeeper may hold; ``version`` and ``entry_version``: of
+    the znode and of the entry, None where there is none; ``is_sure``: whether they are certain."""
 
     era: str
     process: str
@@ -110,10 +136,12 @@ class ZooKeeperHistory:
         self._paths = paths
         self._lock = threading.Lock()
         self._verified: tuple[int, Era, int] | None = None
-        """The connection on which ZooKeeper was compared last, the era found, and the version of its entry in the state table."""
+        """The connection on which ZooKeeper was compared last, the era found, and the version of
+        its entry in the state table."""
         self._witness: _Witness | None = None
         self.because: str | None = None
         """Why the present era was declared; None for the first."""
+        self._saves = self._saves_marked = 0
 
     def era(self) -> Era:
         """The present era; ZooKeeper was compared since it was connected. Raises Unavailable."""
@@ -124,8 +152,21 @@ class ZooKeeperHistory:
         """The next call compares: something in ZooKeeper was not as this process left it."""
         self._verified = None
 
+    def saved(self) -> None:
+        """This process has saved offsets since the mark moved last."""
+        self._saves += 1
+
+    def mark_saves(self) -> None:
+        """Moves the mark, where there were saves since. Raises CellfeedError; the next call tries
+        again."""
+        saves = self._saves
+        if saves != self._saves_marked:
+            self.step(self._base, [])
+            self._saves_marked = saves
+
     def check(self) -> Era:
-        """Compares now; declares a new era where ZooKeeper is not the one that the state table knows. Raises Unavailable."""
+        """Compares now; declares a new era where ZooKeeper is not the one that the state table
+        knows. Raises Unavailable."""
         for _ in range(_TRIES_MAX):
             connection = self._base.connections_made
             known = self._known()
@@ -148,38 +189,64 @@ class ZooKeeperHistory:
                 if self._keep(_Kept(known.kept.era, Era(secrets.token_hex(8), first=False), because), known):
                     _log.error("all groups in this ZooKeeper begin a new era, and those that go by its offsets stand still: %s", because)
                     failpoint("zookeeper.era_announced")
-        raise Unavailable("ZooKeeper's history could not be compared: others change it all the time")
+        raise Unavailable(_CHANGES)
 
     def step(self, client: ZooKeeperClient, operations: Sequence[Operation]) -> list[Any]:
-        """Commits a change that ZooKeeper must not lose unseen: once this has returned, :meth:`check` notices. Raises TransactionRefused as a commit does."""
-        with self._lock:
-            self.era()
-            verified = self._verified
-            if verified is None:
-                raise Unavailable("ZooKeeper's history is being compared again")
-            _, era, era_version = verified
-            witness = self._own(era)
-            mark = secrets.token_hex(8)
-            self._announce(witness, [*witness.marks, mark], era_version)
-            failpoint("zookeeper.mark_announced")
-            path = self._paths.witness(era.identity, witness.process)
-            own: Operation = Create(path, mark.encode()) if witness.version is None else Set(path, mark.encode(), witness.version)
-            before, witness.marks, witness.is_sure = witness.marks, [*witness.marks, mark], False
+        """Commits a change that ZooKeeper must not lose unseen: once this has returned,
+        :meth:`check` notices. Raises TransactionRefused as a commit does."""
+        for _ in range(_TRIES_MAX):
+            verified = self._compared()
             try:
-                results = client.commit([*operations, own])
-            except TransactionRefused as refused:
-                if refused.operation != own:
-                    witness.marks, witness.is_sure = before, True
-                    raise
-                self.doubt()
-                raise Unavailable("ZooKeeper changed meanwhile; it is compared again") from None
-            failpoint("zookeeper.mark_written")
-            witness.version = results[-1].version if isinstance(results[-1], ZnodeStat) else 0
-            witness.marks = [mark]
-            self._announce(witness, witness.marks, era_version)
-            return results[:-1]
+                with self._lock:
+                    return self._step(client, operations, *verified)
+            except OtherConnection:
+                continue
+        raise Unavailable(_CHANGES)
+
+    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commits on a connection on which ZooKeeper was compared. Raises TransactionRefused as a
+        commit does."""
+        for _ in range(_TRIES_MAX):
+            connection, _, _ = self._compared()
+            try:
+                return self._base.commit(operations, connection=connection)
+            except OtherConnection:
+                continue
+        raise Unavailable(_CHANGES)
 
     # --- inside --------------------------------------------------------------------------------------------------------------
+
+    def _compared(self) -> tuple[int, Era, int]:
+        for _ in range(_TRIES_MAX):
+            self.era()
+            if (verified := self._verified) is not None:
+                return verified
+        raise Unavailable(_CHANGES)
+
+    def _step(self, client: ZooKeeperClient, operations: Sequence[Operation], connection: int, era: Era, era_version: int) -> list[Any]:
+        witness = self._own(era)
+        mark = secrets.token_hex(8)
+        self._announce(witness, [*witness.marks, mark], era_version)
+        failpoint("zookeeper.mark_announced")
+        path = self._paths.witness(era.identity, witness.process)
+        own: Operation = Create(path, mark.encode()) if witness.version is None else Set(path, mark.encode(), witness.version)
+        before, witness.marks, witness.is_sure = witness.marks, [*witness.marks, mark], False
+        try:
+            results = client.commit([*operations, own], connection=connection if client is self._base else None)
+        except OtherConnection:
+            witness.marks, witness.is_sure = before, True
+            raise
+        except TransactionRefused as refused:
+            if refused.operation != own:
+                witness.marks, witness.is_sure = before, True
+                raise
+            self.doubt()
+            raise Unavailable("ZooKeeper changed meanwhile; it is compared again") from None
+        failpoint("zookeeper.mark_written")
+        witness.version = results[-1].version if isinstance(results[-1], ZnodeStat) else 0
+        witness.marks = [mark]
+        self._announce(witness, witness.marks, era_version)
+        return results[:-1]
 
     def _known(self) -> _Known:
         kept, version, witnesses = _Kept(), None, dict[str, StateEntry]()
@@ -240,7 +307,8 @@ class ZooKeeperHistory:
             self._forget_the_oldest(era)
             witness = self._witness = _Witness(era.identity, secrets.token_hex(8), [_ABSENT])
         if not witness.is_sure:
-            # A change without an answer may still come, here or there. It names the version before it, so it fails once another one has been done.
+            # A change without an answer may still come, here or there. It names the version before
+            # it, so it fails once another one has been done.
             entry = self._state.get(witness.key)
             found = self._base.get(self._paths.witness(era.identity, witness.process), newest=True)
             announced = msgspec.json.decode(entry.value, type=list[str]) if entry is not None else []

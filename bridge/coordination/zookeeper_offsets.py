@@ -167,7 +167,7 @@ class ZooKeeperOffsets:
         fences = self._fences(claims)
         for path in paths:
             try:
-                self._base.commit([*fences, Delete(path)])
+                self._history.commit([*fences, Delete(path)])
             except TransactionRefused as refused:
                 if refused.operation in fences:
                     self._history.doubt()
@@ -220,7 +220,8 @@ class ZooKeeperOffsets:
             self._look_up([path for path in values if path not in self._known])
             writes = [Set(path, value) if path in self._known else Create(path, value) for path, value in values.items()]
             try:
-                self._base.commit([*fences, *extra, *writes])
+                commit = self._history.commit if fences else self._base.commit
+                commit([*fences, *extra, *writes])
             except TransactionRefused as refused:
                 if refused.operation in fences or refused.operation in extra:
                     self._history.doubt()
@@ -231,6 +232,8 @@ class ZooKeeperOffsets:
                 self._known.difference_update(values)
             else:
                 self._known.update(values)
+                if fences:
+                    self._history.saved()
                 return
         raise Unavailable(f"the offsets of group {group!r} could not be saved: somebody deletes them all the time")
 

@@ -13,8 +13,10 @@ it, in a commit that carries the claim:
 Whoever takes a slot over begins at that end. Since nobody coordinates a slot without having moved the end, a gateway whose session has ended finds out there,
 even when it cannot reach the coordination: as long as the end is the one that it wrote, nobody else has coordinated the slot meanwhile, and its groups stand.
 
-**A coordination that went back in time**, or came back empty, has older offsets of consumer groups. So gateways refuse what groups ask, but for heartbeats, until
-somebody accepts these offsets (``cellfeed offsets accept``). Claims of before are void then; generations are in the state table, and never go back.
+**A coordination that went back in time**, or came back empty, has older offsets of consumer groups.
+So gateways refuse all that groups ask, but for heartbeats, until somebody accepts these offsets
+(``cellfeed offsets accept``). Claims of before are void then. Generations are in the state table,
+and never go back.
 
 Crash points: after the claim, before the reservation: the next claim of the session, or of another one, reserves. After the reservation: some numbers are
 never used. After giving back, before leaving: the slots are free, which is what was meant.

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from store.errors import Unavailable
 
 _ANY_VERSION: Final = -1
@@ -139,9 +139,11 @@ class ZooKeeperTree:
     def names_below(self, path: str) -> list[str]:
         return _children(self._znodes, path)
 
-    def commit(self, session: int, operations: Sequence[Operation]) -> list[Any]:
+    def commit(self, session: int, operations: Sequence[Operation], start: int | None = None) -> list[Any]:
         with self._lock:
             self._reach(session)
+            if start not in (None, self.starts):
+                raise OtherConnection
             znodes, results = dict(self._znodes), []
             for operation in operations:
                 try:
@@ -256,9 +258,9 @@ class TreeClient(ZooKeeperClient):
         del newest
         return self._read(lambda: [self._tree.names_below(path) for path in paths])
 
-    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
         self._call()
-        return self._tree.commit(self._session, operations)
+        return self._tree.commit(self._session, operations, connection)
 
     def abandon(self) -> None:
         """Its process is gone without a word: the session ends with its time-out."""

@@ -1,7 +1,9 @@
-"""C8: a coordination that went back in time, or is another one, is noticed; over a ZooKeeper in memory and over a real one whose data directory is put back."""
+"""C8: a coordination that went back in time, or is another one, is noticed; over a ZooKeeper in
+memory and over a real one whose data directory is put back."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -14,6 +16,9 @@ from bridge.coordination import zookeeper_history
 from bridge.coordination.contract import Claim, CommittedOffset, Session
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
 from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.gateway.nodes import register
+from bridge.gateway.slot_claims import GROUP as GATEWAYS
+from bridge.gateway.slot_claims import SlotClaims, why_stopped
 from bridge.triggers.foothold import accept, changed_lineage
 from cellfeed.testing.zookeeper_tree import TreeCopy, ZooKeeperTree
 from store.engines.sqlite_state import SqliteState
@@ -171,12 +176,43 @@ def test_c8_a_claim_of_a_time_that_never_was_is_void_although_its_number_is_give
     assert offset(second) == 20
 
 
-def test_c8_entries_are_written_also_after_it_went_back(fleet: Fleet) -> None:
+def test_c8_a_process_that_only_saved_since_finds_its_claim_void(fleet: Fleet) -> None:
+    process = fleet.process()
+    session, claim = claimed(process, "a")
+    save(process, claim, 50)
+    fleet.server.copy()
+    reached(lambda: save(process, claim, 90))
+    before = process.lineage(GROUP)
+    wait_until(lambda: process._history._saves == process._history._saves_marked, "the save is marked")
+    marked = fleet.state.list("coordination/history/witnesses/")
+    time.sleep(2 * zookeeper_history.MARK_EVERY_S)
+    assert fleet.state.list("coordination/history/witnesses/") == marked, "it marks although nothing was saved"
+    fleet.server.go_back()
+    with pytest.raises(StaleWriter):
+        reached(lambda: save(process, claim, 91))
+    assert offset(process) == 50
+    assert reached(lambda: process.lineage(GROUP)) != before
+    assert reached(lambda: process.renew(session)).epoch > session.epoch
+
+
+def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
+    with closing(fleet.server.open(fleet.state, lambda: 0.0)) as process:
+        _, claim = claimed(process, "a")
+        before = process.lineage(GROUP)
+        fleet.server.copy()
+        reached(lambda: save(process, claim, 90))
+    fleet.server.go_back()
+    assert reached(lambda: fleet.process().lineage(GROUP)) != before
+
+
+def test_c8_entries_are_written_also_where_it_went_back_unnoticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.coordination.zookeeper.MARK_EVERY_S", 1_000.0)
     process = fleet.process()
     _, claim = claimed(process, "a")
     fleet.server.copy()
     for number in range(30):
         reached(lambda number=number: save(process, claim, number + 1, **{f"before-{number}": b"x"}))
+    process._history._saves_marked = process._history._saves  # as if it went back within a moment after these saves
     fleet.server.go_back()
     for number in range(20):
         reached(lambda number=number: save(process, claim, number + 1, **{f"after-{number}": b"x"}))
@@ -322,3 +358,36 @@ def claim_of(process: ZooKeeperCoordinator, session: Session) -> dict[int, Claim
         return process.claim(session, "trips", [0])
     except CellfeedError:
         return {}
+
+
+def test_c8_gateways_stop_and_say_so_until_somebody_accepts_the_offsets(fleet: Fleet) -> None:
+    process, operator = fleet.process(), fleet.process()
+    node = register(fleet.state, "a", {"default": ("127.0.0.1", 9092)}, ("127.0.0.1", 8081))
+    before = SlotClaims(process, fleet.state, "a", node, 30)
+    before.step({})
+    fleet.server.copy()
+    before.leave()
+    gateway = SlotClaims(process, fleet.state, "a", node, 30)
+    held = reached(lambda: gateway.step({})).slots[0]
+    process.commit_offsets("readers", {("trips", 0): CommittedOffset(90)}, claims=[held.claim])
+    fleet.server.go_back()
+    with pytest.raises(StaleWriter):
+        reached(lambda: process.commit_offsets("readers", {("trips", 0): CommittedOffset(91)}, claims=[held.claim]))
+    wait_until(lambda: "consumer groups wait: " in said(gateway), "it says so")
+    assert "went back in time" in said(gateway)
+    assert gateway.confirmed_until_s == 0.0, "it would still answer for groups"
+    assert "cellfeed offsets accept" in (reached(lambda: why_stopped(fleet.state, operator)) or "")
+    accept(fleet.state, operator, GATEWAYS, "trips")
+    assert why_stopped(fleet.state, operator) is None
+    after = reached(lambda: gateway.step({})).slots[0]
+    assert after.claim.token > held.claim.token
+    assert after.end >= held.end, "generations never go back"
+    process.commit_offsets("readers", {("trips", 0): CommittedOffset(92)}, claims=[after.claim])
+
+
+def said(gateway: SlotClaims) -> str:
+    try:
+        gateway.step({})
+    except Unavailable as error:
+        return str(error)
+    return ""

@@ -1,6 +1,8 @@
-"""Python imports this at its start where its folder is on ``PYTHONPATH``: gives the process the wall clock of a file, see ``fake_clock.py``.
+"""Python imports this at its start where its folder is on ``PYTHONPATH``: gives the process the
+wall clock of a file, see ``fake_clock.py``.
 
-The monotonic clock stays. (libfaketime 0.9.10 breaks ``time.sleep`` where it leaves the monotonic clock alone.)
+The monotonic clock stays. (libfaketime 0.9.10 breaks ``time.sleep`` where it leaves the monotonic
+clock alone.)
 """
 
 from __future__ import annotations

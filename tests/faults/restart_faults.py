@@ -63,6 +63,7 @@ def master_restarts_then_dies(system: ClusterSystem, datastore: Datastore, chanc
     writers, ledger = system.work.writers, system.work.ledger
     _rest(system, datastore)
     witnessed, began_s = _restarted_alone(system, "a1"), time.monotonic()
+    until(lambda: system.work.state.ledger.begun_between(began_s, time.monotonic()) > 0, "commits of the state are tried")
     time.sleep(chance.uniform(*_TRIED_S))
     tried = _tried(system, began_s)
     puts, made = len(ledger.puts), list[VersionRecord]()

@@ -163,11 +163,11 @@ def _given_twice(done: Iterable[Commit]) -> list[str]:
 
 def _succeeded_twice(done: Iterable[Commit]) -> list[str]:
     made: dict[tuple[str, int], Commit] = {}
-    found = []
-    for commit in done:
-        if commit.expected is not None and (first := made.setdefault((commit.key, commit.expected), commit)) is not commit:
-            found.append(f"{commit.key}: two commits succeeded on version {commit.expected}: {first.value!r} and {commit.value!r}")
-    return found
+    return [
+        f"{commit.key}: two commits succeeded on version {commit.expected}: {first.value!r} and {commit.value!r}"
+        for commit in done
+        if commit.expected is not None and (first := made.setdefault((commit.key, commit.expected), commit)) is not commit
+    ]
 
 
 def _two_values(done: Iterable[Commit], shown: Iterable[StateEntry], final: Mapping[str, StateEntry | None]) -> list[str]:

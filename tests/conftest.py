@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from store.datastore import Datastore
 from store.dictionaries import known
 from store.failpoints import clear_failpoints
+from tests.faults.seeds import VARIABLE, settle_seed
 from tests.services import local_mariadb, local_zookeeper
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
@@ -32,6 +33,13 @@ settings.register_profile("deep", max_examples=2000, deadline=None, suppress_hea
 RERUN_SHOWN_CHARACTERS: Final = 3_000
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+FAULT_SEED: Final = settle_seed()
+
+
+def pytest_report_header() -> str:
+    return f"fault runs: {VARIABLE}={FAULT_SEED}"
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,5 +1,5 @@
 """``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on storage clusters, on triggers with their ZooKeeper, on gateways, and on exports; one
-JSON summary a line. Exits with 1 when an invariant was broken or a fault did not happen."""
+JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
+from tests.faults.seeds import settle_seed
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
 from tests.services import local_kafka, local_mariadb, local_zookeeper
@@ -29,18 +30,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
-    parser.add_argument("--seed", type=seeds, default="1-3", metavar="N|N-M", help="one seed, or the first and the last of several (%(default)s)")
+    parser.add_argument(
+        "--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; of all kinds, three from it on)"
+    )
+    parser.add_argument("--all", action="store_true", help="every kind must run: one that cannot, for want of a server or a small disk, counts as failed")
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
-    failed = 0
-    for kind in [arguments.kind] if arguments.kind else _all_kinds():
-        for seed in arguments.seed:
+    chosen_seeds = arguments.seed or range(today := settle_seed(), today + (3 if arguments.all else 1))
+    print(f"fault runs with seeds {chosen_seeds[0]} to {chosen_seeds[-1]}", file=sys.stderr)
+    chosen = [arguments.kind] if arguments.kind else _all_kinds()
+    failed = len(set(kinds) - set(chosen)) if arguments.all else 0
+    for kind in chosen:
+        for seed in chosen_seeds:
             directory = Path(tempfile.mkdtemp(prefix=f"cellfeed-faults-{kind}-{seed}-"))
             try:
                 result = _run(kind, seed, directory, brief=arguments.brief)
             except NoSmallDisk as reason:
                 print(f"no run of {kind}: {reason}", file=sys.stderr)
+                failed += arguments.all
                 continue
             except Unavailable as reason:  # a server that did not start, with the end of its log: the others are run all the same
                 print(f"the run of {kind} with seed {seed} broke off: {reason}", file=sys.stderr)

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,9 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
-    parser.add_argument(
-        "--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; of all kinds, three from it on)"
-    )
+    parser.add_argument("--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; with --all three)")
     parser.add_argument("--all", action="store_true", help="every kind must run: one that cannot, for want of a server or a small disk, counts as failed")
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
@@ -52,6 +51,10 @@ def main() -> int:
                 continue
             except Unavailable as reason:  # a server that did not start, with the end of its log: the others are run all the same
                 print(f"the run of {kind} with seed {seed} broke off: {reason}", file=sys.stderr)
+                failed += 1
+                continue
+            except Exception:  # the fault did not happen, or the run itself is wrong
+                print(f"the run of {kind} with seed {seed} broke off: {traceback.format_exc()}", file=sys.stderr)
                 failed += 1
                 continue
             summary = result.as_json()

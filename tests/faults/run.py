@@ -137,7 +137,12 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
             look_at_all(by_key)
             shown.answers(ledger)
             paths = (*PATHS, INDEX_PATH, "the answer of a put", "the log in the end", "consumer", "warehouse")
-            result.violations = merge(result.violations, by_key.violations(), shown.violations(ledger, ("BASE",), paths), offsets.violations(client))
+            result.violations = merge(
+                result.violations,
+                by_key.violations(),
+                shown.violations(ledger, ("BASE",), paths),
+                offsets.violations({shard: head.watermark for shard, head in client.heads().items()}),
+            )
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")

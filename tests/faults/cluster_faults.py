@@ -10,14 +10,13 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from store.cells import NewCell, Triple, new_cell
+from store.cells import StoredCell, new_cell
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
 from store.clusters.roles import read_role
 from store.datastore import Datastore
 from store.engines.mysql_state import MySqlState
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
-from store.limits import READ_KEYS_MAX
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
 from tests.faults.ledger import Put
 from tests.faults.move_faults import back_killed, master_killed, mover_killed, promoted, shard_moves
@@ -121,34 +120,31 @@ def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Rando
     else:
         raise RuntimeError("an old master with a tail of its own was let in")
     bring_back(system, datastore, "a1")
-    return [f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch {done.epoch}, {returned} of them put again by b, a1 cloned"]
+    return [f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch {done.epoch}, {returned} put again by b, a1 cloned"]
 
 
-def _returned(system: ClusterSystem, datastore: Datastore, extra: Sequence[NewCell]) -> int:
+def _returned(system: ClusterSystem, datastore: Datastore, extra: Sequence[StoredCell]) -> int:
     """How many cells of the tail were acknowledged. Each must come back from the buffer of the other cluster: nobody else puts it again before the node is
     back."""
-    acknowledged = [cell for cell in extra if (put := system.work.ledger.by_row.get(UUID(bytes=cell.row_key))) is not None and put.outcome == "stored"]
-    if not acknowledged:
+    puts = [put for cell in extra if (put := system.work.ledger.by_row.get(UUID(bytes=cell.row_key))) is not None and put.outcome == "stored"]
+    if not puts:
         raise RuntimeError("nothing that was acknowledged was lost: the fault did not happen")
 
-    def absent() -> list[NewCell]:
-        with suppress(StorageUnavailable):
-            found = [each for start in range(0, len(acknowledged), READ_KEYS_MAX) for each in datastore.engine.get(_triples(acknowledged[start:]))]
-            return [cell for cell, there in zip(acknowledged, found, strict=True) if there is None]
-        return acknowledged
+    def absent() -> list[Put]:
+        try:
+            found = [datastore.get_cell(*put.triple) for put in puts]
+        except StorageUnavailable:
+            return puts
+        return [put for put, cell in zip(puts, found, strict=True) if cell is None]
 
     deadline_s = time.monotonic() + 30
     while (lacking := absent()) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     if lacking:
         system.violations.setdefault("I1", []).append(
-            f"{len(lacking)} of {len(acknowledged)} cells were acknowledged, were on a1 alone, and no copy was put again, the first of {lacking[0].triple}"
+            f"{len(lacking)} of {len(puts)} cells were acknowledged, were on a1 alone, and no copy was put again, the first of {lacking[0].triple}"
         )
-    return len(acknowledged) - len(lacking)
-
-
-def _triples(cells: Sequence[NewCell]) -> list[Triple]:
-    return [cell.triple for cell in cells[:READ_KEYS_MAX]]
+    return len(puts) - len(lacking)
 
 
 def _has_tail(system: ClusterSystem, alone_s: float) -> bool:

@@ -23,9 +23,9 @@ from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
-from tests.faults.cluster_readers import exporting, following
+from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
-from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
+from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge, verdict
 from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all, reading
 from tests.faults.ledger import Ledger, Put
 from tests.faults.restart_faults import RESTART_FAULTS
@@ -86,8 +86,10 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
         coordinating = closing.enter_context(Datastore(system.engine(0)))
         closing.enter_context(index_worker(indexed))
         version = made_index(indexed, INDEX)
-        readers = [closing.enter_context(each(system.engine(0))) for each in ((exporting, following) if all_readers else ())]
         ledger, shown = Ledger(), Shown()
+        readers: list[Exported | Followed] = []
+        if all_readers:
+            readers = [closing.enter_context(exporting(system.engine(0))), closing.enter_context(following(system.engine(0), shown))]
         writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4, cells=CELLS_BESIDE_MOVES if moves else 1)
         state = StateWork(coordinating.state, lossy=lossy)
         system.work = Work(writers, tailers, state, ledger, indexed, [version])
@@ -113,16 +115,16 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
             result.violations = merge(system.violations, _checks(system, datastore, ledger, tailers, shown, lossy=lossy))
             looking.close()
             look_at_all(by_key[0])
-            paths = [*PATHS, INDEX_PATH, "the answer of a put", *(f"tailer {number}" for number in range(len(tailers)))]
             result.violations = merge(
                 result.violations,
                 {"I18": [] if lossy else [told for each in system.work.indexes for told in differences(indexed, each)]},
                 state.violations(),
                 *(each.violations() for each in by_key),
-                shown.violations(ledger, ("BASE",), paths),
                 {"errors": [*writers.errors, *(told for tailer in tailers for told in tailer.errors)]},
-                *(each.violations(datastore) for each in readers),
+                *(verdict("a reader", lambda each=each: each.violations(datastore)) for each in readers),
             )
+            paths = [*PATHS, INDEX_PATH, "the answer of a put", *(f"tailer {number}" for number in range(len(tailers))), *(CLIENT_PATHS if readers else ())]
+            result.violations = merge(result.violations, shown.violations(ledger, ("BASE",), paths))
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")

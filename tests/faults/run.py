@@ -131,7 +131,7 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
             watermarks.append({shard: len(cells) for shard, cells in log.items()})
             put_here = {shard: [cell for cell in cells if cell.column_name != "STATUS"] for shard, cells in log.items()}
             result.violations = merge(check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks))
-            result.violations = merge(result.violations, verdict("the outlets", lambda: _check_outlets(system, client, reader, shown)))
+            result.violations = merge(result.violations, _check_outlets(system, client, reader, shown))
             result.violations = merge(result.violations, verdict("the index", lambda: {"I18": _index_differences(system, version)}))
             looking.close()
             look_at_all(by_key)
@@ -202,13 +202,16 @@ def _check_outlets(system: System, client: Client, reader: KafkaReader, shown: S
     shown.log("the log in the end", log)
     shown.log("consumer", reader.read)
     violations = merge(violations, check_reader(log, reader.read, "consumer"), {"I7": list(reader.errors)}, _check_billing(system, log))
+    return merge(violations, verdict("the warehouse", lambda: _check_warehouse(system, client, log, ends, shown)))
+
+
+def _check_warehouse(system: System, client: Client, log: Log, ends: dict[int, int], shown: Shown) -> Violations:
     table = _table_at(system, ends)
     if table is None:
-        return merge(violations, {"I16": ["the warehouse has not come to the end of the logs"]})
+        return {"I16": ["the warehouse has not come to the end of the logs"]}
     shown.log("warehouse", rows := _rows(table, ends))
-    whole = check_reader(log, rows, "warehouse")
-    violations = merge(violations, {"I16": [each for told in whole.values() for each in told]})
-    return merge(violations, verdict("verify", lambda: _check_digests(system, client)))
+    found = {"I16": [each for told in check_reader(log, rows, "warehouse").values() for each in told]}
+    return merge(found, verdict("verify", lambda: _check_digests(system, client)))
 
 
 def _rows(table: WarehouseTable, ends: dict[int, int]) -> dict[int, list[Seen]]:

@@ -15,7 +15,7 @@ from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.backups.restore import Target
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role
+from store.clusters.failover import master_state
 from store.clusters.init import Initialised, init_cluster
 from store.clusters.restore import ClusterTarget
 from store.clusters.shard_map import ShardMap, even_map, merged, read_map
@@ -27,7 +27,6 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_migrations import Layout, check_schema
-from store.engines.mysql_state import MySqlState
 from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
@@ -117,8 +116,7 @@ def _present_map(config: Config) -> ShardMap | None:
     for cluster in config.datastore.clusters:
         servers = cluster_servers(config, cluster.name)
         try:
-            role, _ = cluster_role(servers)
-            told = read_map(MySqlState(servers.server(role.master), servers.meta))
+            told = read_map(master_state(servers))
         except StorageUnavailable:
             continue  # not made yet, or away: of those that were made one is enough
         finally:

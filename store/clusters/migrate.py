@@ -29,4 +29,4 @@ def migrate_cluster(cluster: ClusterServers) -> Migrated:
     master = cluster.server(role.master)
     with master.connection() as connection:
         refuse(master, check_server(connection, ServerRole.MASTER))
-    return Migrated(role.master, SCHEMA_VERSION, migrate(master, Layout(cluster.datastore, cluster.shards)))
+    return Migrated(role.master, SCHEMA_VERSION, migrate(master, Layout(cluster.datastore, cluster.shards), terms=role.terms))

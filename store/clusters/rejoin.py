@@ -263,7 +263,7 @@ def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed:
 def _is_recorded(cluster: ClusterServers, role: Role, node: str) -> bool:
     """Has the role name the node as minion: no promotion goes on without it from then on, unless it is given up by name. False when that was not confirmed."""
     try:
-        return change_role(MySqlState(cluster.server(role.master), cluster.meta), role, role.with_minion(node))
+        return change_role(MySqlState(cluster.server(role.master), cluster.meta, role.terms), role, role.with_minion(node))
     except Unavailable as error:
         _log.warning("cluster %s: that %s is a minion again could not be written down yet: %s", cluster.name, node, error)
         return False

@@ -91,6 +91,7 @@ class ClusterTarget:
 
     def _begin(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
         backup = plan.backup
+        terms = role.terms if role is not None and mark is None else None
         if mark is None and role is None:
             prepare_cluster(cluster, self._map)
             first, *minions = cluster.servers
@@ -103,8 +104,8 @@ class ClusterTarget:
         self._restores[cluster.name] = restore = MySqlRestore(master, Layout(cluster.datastore, cluster.shards))
         if wanted.done:
             return wanted
+        restore.begin(wanted, terms)
         set_semi_sync(master, master=True, wanted=False)  # nothing is acknowledged before the end, when all minions have all of it
-        restore.begin(wanted)
         write_map({cluster.name: MySqlState(master, cluster.meta)}, self._map)
         self._check_shards(cluster, restore)
         return wanted

@@ -11,11 +11,9 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract import StateTable
+from store.engines.contract import StateTable, WriteTerms
+from store.engines.mysql_guard import ROLE_KEY
 from store.errors import DataDamaged
-
-ROLE_KEY: Final = "cluster/role"
-
 
 PROMOTIONS_KEPT: Final = 100
 """So many promotions are remembered, the newest: a node that slept through more of them is made a copy."""
@@ -31,6 +29,11 @@ class Role(msgspec.Struct, frozen=True):
     minions: list[str] = []
     semi_sync: bool = False
     promotions: list[tuple[int, str]] = []
+
+    @property
+    def terms(self) -> WriteTerms:
+        """The terms of a write by a process that believes this role."""
+        return WriteTerms(self.epoch, self.semi_sync)
 
     def promoted(self, master: str, minions: list[str], position: str) -> Role:
         """The role after a promotion of ``master``, which has ``position``."""

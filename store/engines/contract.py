@@ -118,8 +118,8 @@ class StateEntry:
 
 
 class WriteTerms(NamedTuple):
-    """What a put, or a trim, relies on: the leader epoch of its shards, and whether a commit must wait for a minion. A server that is restarted forgets the
-    latter, so it is asked in each transaction, and set right before the first commit."""
+    """What a write to a master relies on: the leader epoch of the role that its process believes, and
+    whether that role is semi-synchronous. The master compares both with its own role."""
 
     leader_epoch: int
     semi_sync: bool = False
@@ -157,6 +157,14 @@ class StateTable(Protocol):
 
     def now_us(self) -> int:
         """The storage's clock, microseconds since 1970 UTC: the one clock for leases."""
+        ...
+
+
+class NodeStateTable(StateTable, Protocol):
+    """The state table of one node of a cluster, where commits come with terms."""
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None, terms: WriteTerms | None = None) -> int | None:
+        """As a state table's. Raises StaleWriter, nothing written, under another leader epoch."""
         ...
 
 

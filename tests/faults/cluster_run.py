@@ -2,7 +2,7 @@
 
 I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept meanwhile (the same: entries may be in the tail), I19 the
 buffers drain, I21 recovery, I22 threads. E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that readers by key, row,
-index and log were shown, on the master and on minions, during the fault and after it.
+index and log were shown, on the master and on minions, during the fault and after it. Rule 10: the servers' general logs have no write without the guard.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
                 {"I18": [] if lossy else [told for each in system.work.indexes for told in differences(indexed, each)]},
                 state.violations(),
                 *(each.violations() for each in by_key),
+                {"rule 10": system.unguarded()},
                 {"errors": [*writers.errors, *(told for tailer in tailers for told in tailer.errors)]},
                 *(verdict("a reader", lambda each=each: each.violations(datastore)) for each in readers),
             )

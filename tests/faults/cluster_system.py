@@ -28,6 +28,7 @@ from store.engines.contract import Head
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, parse_mysql_url
 from store.indexes.version import IndexVersion
+from tests.faults import general_log
 from tests.faults.invariants import Seen, Violations
 from tests.faults.key_readers import ALLOWED_ERRORS
 from tests.faults.ledger import Ledger, Put
@@ -94,6 +95,11 @@ class ClusterSystem:
         finally:
             engine.close()
 
+    def unguarded(self) -> list[str]:
+        """Writes that a server committed without the guard, read from its general log. A server on the small disk writes none."""
+        found = [(name, told) for name, server in self.servers.items() if not self.disk for told in general_log.unguarded_in(server.directory)]
+        return [f"{name} committed without the guard: {told}" for name, told in found]
+
     def written(self, name: str) -> int:
         """Cells that a node has committed."""
         [(cells,)] = self.servers[name].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
@@ -123,7 +129,7 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
     """Servers, proxies and clusters; all gone at the end. Raises NoSmallDisk where one is asked for and there is none."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(SMALL_DISK_BYTES)) if with_small_disk else None
-        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else (), {1: disk} if disk else {}))
+        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else general_log.OPTIONS, {1: disk} if disk else {}))
         system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised, disk=disk)
         try:
             yield system

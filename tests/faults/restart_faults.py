@@ -27,6 +27,7 @@ from store.datastore import Datastore
 from store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
 from store.indexes.catalog import VersionRecord
 from store.indexes.definition import parse_definition
+from tests.faults import general_log
 from tests.faults.cluster_faults import bring_back, kill_and_start, until
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, Tailer
 
@@ -164,7 +165,7 @@ def server_settings(system: ClusterSystem, datastore: Datastore, chance: random.
     a1.kill()
     done = promote(system.admin["a"])
     witnessed.append(f"a1 killed, {done.master} promoted")
-    a1.options = ()
+    a1.options = general_log.OPTIONS
     _replace(system, "a1")
 
     server = system.servers[done.master]
@@ -230,7 +231,8 @@ def _restarted_with(system: ClusterSystem, options: tuple[str, ...], name: str =
 
 
 def kill_and_start_with(system: ClusterSystem, name: str, options: tuple[str, ...]) -> list[str]:
-    system.servers[name].options = options
+    """Kills a server and starts it with these options, beside those that every server has."""
+    system.servers[name].options = (*general_log.OPTIONS, *options)
     return kill_and_start(system, [name], 0.1)
 
 

@@ -103,9 +103,10 @@ class StateLedger:
 
 def check_state(ledger: StateLedger, final: Mapping[str, StateEntry | None], *, lossy: bool = False) -> Violations:
     """E11: no version is given twice, one commit succeeds on a version, no entry shows two values under a version, and no acknowledged commit is lost.
-    ``final``: the entries in the end. ``lossy``: acknowledged commits may be lost (asynchronous replication)."""
+    ``final``: the entries in the end. ``lossy``: acknowledged commits may be lost (asynchronous replication), and others succeed on the versions before."""
     done = [commit for commit in ledger.commits if commit.outcome == "committed"]
-    return {"E11": [*_given_twice(done), *_succeeded_twice(done), *_two_values(done, ledger.shown, final), *([] if lossy else _lost(done, final))]}
+    kept = [] if lossy else [*_succeeded_twice(done), *_lost(done, final)]
+    return {"E11": [*_given_twice(done), *_two_values(done, ledger.shown, final), *kept]}
 
 
 def check_offsets(ledger: StateLedger, final: Mapping[int, int], *, lossy: bool = False) -> Violations:

@@ -17,11 +17,9 @@ def default_seed() -> int:
     return int(os.environ.get(VARIABLE) or time.strftime("%Y%m%d", time.gmtime()))
 
 
-def settle_seed() -> int:
-    """Has every process that this one starts use the same seed, also past midnight."""
-    seed = default_seed()
-    os.environ[VARIABLE] = str(seed)
-    return seed
+def pytest_report_header() -> str:
+    """What pytest prints above the first test."""
+    return f"fault runs: {VARIABLE}={default_seed()}"
 
 
 def seed_with(parity: int) -> int:

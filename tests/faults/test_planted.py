@@ -1,4 +1,4 @@
-"""Fault runs on clusters find defects that are planted in the product; ``python -m tests.faults --planted`` has one for each kind of cluster fault."""
+"""Fault runs on clusters find defects that are planted in the product; ``make faults-all`` plants one for each kind."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
+from store.limits import ADDED_ID_MAX
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
@@ -162,7 +163,14 @@ def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers
 
     if len(system.admin) > 1 and not _in_time(lambda: buffered() == 0):
         violations["I19"] = [f"the buffers were not emptied: {drain.counts()}"]
-    ends = {shard: head.next_added_id for shard, head in datastore.heads().items()}
+    ends: dict[int, int] = {}
+
+    def has_ends() -> bool:
+        ends.update({shard: head.next_added_id for shard, head in datastore.heads().items()})
+        return ADDED_ID_MAX not in ends.values()  # as long as the master is not confirmed
+
+    if not _in_time(has_ends):
+        violations["I21"] = [f"the ends of the logs are not known: {ends}"]
     if not _in_time(lambda: all(tailer.at() == sum(ends.values()) for tailer in tailers)):
         violations["I8"] = [f"a tailer has not come to the end: {[tailer.at() for tailer in tailers]} of {sum(ends.values())}"]
     log: dict[int, list] = {}  # type: ignore[type-arg]

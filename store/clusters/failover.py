@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from store.clusters.roles import Role, newest, read_role
+from store.clusters.roles import Role, newest, of_other_histories, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import has_database, query, run_script
 from store.engines.mysql_guard import ROLE_KEY
@@ -87,7 +87,9 @@ def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
             roles[name] = read_role(MySqlState(server, cluster.meta))
         except CellfeedError as error:
             silent[name] = str(error)
-    role = newest(roles.values())
+    foreign = of_other_histories(cluster.name, roles)
+    silent.update(foreign)
+    role = newest(role for name, role in roles.items() if name not in foreign)
     if role is None:
         raise StorageUnavailable(f"cluster {cluster.name}: no node tells who is master: {'; '.join(silent.values()) or 'it was never made (cluster init)'}")
     return role, silent

@@ -118,11 +118,13 @@ class StateEntry:
 
 
 class WriteTerms(NamedTuple):
-    """What a write to a master relies on: the leader epoch of the role that its process believes, and
-    whether that role is semi-synchronous. The master compares both with its own role."""
+    """What a write to a master relies on: the leader epoch of the role that its process believes,
+    whether that role is semi-synchronous, and the history that it belongs to (empty: one that was made
+    before histories had an identity). The master compares them with its own role."""
 
     leader_epoch: int
     semi_sync: bool = False
+    history_id: str = ""
 
 
 class LogRange(NamedTuple):

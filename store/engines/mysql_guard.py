@@ -4,8 +4,8 @@ locks and before its COMMIT, whether it may be acknowledged (design §2, rules 4
     takes writes    the server is not read-only: a fence binds privileged accounts, too
     durable         a commit is on disk before it is acknowledged: ``DURABLE_SETTINGS``. An engine
                     checks them when it opens, and a server may restart with others after that
-    role            the server's own role has the leader epoch and the replication mode of the
-                    write's terms; a write without terms needs a server without a role
+    role            the server's own role has the leader epoch, the replication mode and the history
+                    of the write's terms; a write without terms needs a server without a role
     minions         where the role is semi-synchronous, a commit waits for a minion and never falls
                     back, and a minion has all that was there before: ``SEMI_SYNC_SETTINGS``
 
@@ -37,6 +37,7 @@ from store.engines.mysql_connections import MySqlServer, commit_script, query, r
 from store.engines.mysql_errors import commit_failed, error_code, failed, worth_another_try
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS, confirm_by_minion
 from store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
+from store.histories import refuse_other_history
 
 ROLE_KEY: Final = "cluster/role"
 """The state entry with the cluster's role (:mod:`store.clusters.roles`)."""
@@ -58,6 +59,7 @@ class _RoleTerms(msgspec.Struct, frozen=True):
 
     epoch: int
     semi_sync: bool = False
+    history_id: str = ""
 
 
 class Guard:
@@ -73,8 +75,10 @@ class Guard:
         server = ["@@GLOBAL.read_only = 0", *(f"@@GLOBAL.{name} = {value}" for name, value in DURABLE_SETTINGS.items())]
         if terms is None:
             return " AND ".join([*server, f"NOT EXISTS ({self._role})"])
-        wanted = f'{{"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}}}'
-        same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{wanted}')", 1)
+        wanted = f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
+        if terms.history_id:
+            wanted += f',"history_id":"{terms.history_id}"'
+        same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1)
         waits = [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()] if terms.semi_sync else []
         return " AND ".join([*server, f"({same}) = 1", *waits])
 
@@ -103,7 +107,8 @@ class Guard:
             return
         if role is None:
             raise StorageUnavailable(f"{self._server}: nothing written: it has no role: a restore or a copy to it is under way")
-        if (role.epoch, role.semi_sync) != terms:
+        refuse_other_history(f"{self._server}: nothing written: it", role.history_id, "the write", terms.history_id)
+        if (role.epoch, role.semi_sync) != terms[:2]:
             raise StaleWriter(
                 f"{self._server}: nothing written: its cluster is in leader epoch {role.epoch} ({_mode(role.semi_sync)}), "
                 f"the write came with {terms.leader_epoch} ({_mode(terms.semi_sync)})"
@@ -114,6 +119,16 @@ class Guard:
                 confirm_by_minion(connection, f"REPLACE INTO {self._meta}.state_entry VALUES ('{CONFIRMED_KEY}', UUID(), 0)")
             except (pymysql.err.MySQLError, OSError) as error:
                 raise failed(self._server, error, "nothing written, no minion has confirmed the master since its restart or promotion") from error
+
+    def settle(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
+        """Comes back when a write under these terms is allowed, for a caller that begins a long one.
+        Raises as :meth:`explain`."""
+        for _ in range(ATTEMPTS_MAX):
+            [(holds,)] = query(connection, f"SELECT IF({self.condition(terms)}, 1, 0)")
+            if int(holds):
+                return
+            self.explain(connection, terms)
+        raise self._never_held()
 
     def commit(
         self,

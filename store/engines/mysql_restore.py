@@ -22,7 +22,6 @@ from store.backups.restore import RestoredLog
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
 from store.clusters.roles import Role
-from store.clusters.shard_map import MAP_KEY
 from store.dictionaries.dictionary import Dictionary
 from store.engines.contract import StateTable, WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query
@@ -76,6 +75,7 @@ class MySqlRestore:
         """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises ProtectData
         when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
+            self._guard.settle(connection, terms)
             query(connection, "BEGIN")
             counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
             told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")
@@ -90,7 +90,7 @@ class MySqlRestore:
                 raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
             statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
             if under_way is None:
-                statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key <> '{MAP_KEY}'")
+                statements.append(f"DELETE FROM {self._meta}.state_entry")  # the shard map, too: it is of the history that ends
             self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])], terms)
         failpoint("mysql.restore.after_begin")
 

@@ -137,6 +137,19 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
             system.close()
 
 
+@dataclass
+class Work:
+    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own. ``indexed``: the datastore whose ``indexes`` a worker keeps; a
+    fault may make more of them."""
+
+    writers: DirectWriters
+    tailers: list[Tailer]
+    state: StateWork
+    ledger: Ledger
+    indexed: Datastore
+    indexes: list[IndexVersion]
+
+
 class DirectWriters:
     """So many threads for each datastore that put cells, ``cells`` at a time, and write down what they were told; each put is tried until it is acknowledged
     or the run ends. ``pause`` ends between two puts, when every put is acknowledged."""
@@ -244,19 +257,6 @@ class Tailer(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
         self.join(30)
-
-
-@dataclass
-class Work:
-    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own. ``indexed``: the datastore whose ``indexes`` a worker keeps; a
-    fault may make more of them."""
-
-    writers: DirectWriters
-    tailers: list[Tailer]
-    state: StateWork
-    ledger: Ledger
-    indexed: Datastore
-    indexes: list[IndexVersion]
 
 
 def put_again(datastore: Datastore, cells: list[NewCell]) -> None:

@@ -112,7 +112,7 @@ def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(clus
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_under_another_epoch_or_replication_mode_is_refused(cluster: TestCluster, write: str) -> None:
+def test_a_write_under_another_epoch_replication_mode_or_history_is_refused(cluster: TestCluster, write: str) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)
     with opened(server) as engine:
         before(write, engine, terms)
@@ -121,6 +121,8 @@ def test_a_write_under_another_epoch_or_replication_mode_is_refused(cluster: Tes
             with pytest.raises(StaleWriter, match="nothing written") as refused:
                 WRITES[write](engine, stale)
             assert refused.value.definite
+        with pytest.raises(ProtectData, match=f"nothing written: it belongs to history {terms.history_id}, the write to {'f' * 32}"):
+            WRITES[write](engine, terms._replace(history_id="f" * 32))
         with pytest.raises(ProtectData, match="write through the cluster"):
             WRITES[write](engine, None)  # type: ignore[arg-type]
         assert server.sql("SELECT @@GLOBAL.gtid_binlog_pos") == position

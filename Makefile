@@ -10,10 +10,10 @@ FRAMES ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint grid bench faults fuzz services lock clean
+.PHONY: help setup demo test lint grid bench faults faults-all fuzz services lock clean
 
 help: ## Show this help
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/.ready ## Make .venv with the locked dependencies (Python 3.11+ and PyPI are enough)
 
@@ -46,6 +46,9 @@ bench: setup ## Measurements beside their peers (NAME=put_http for one; all with
 
 faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n or 1-20); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
+
+faults-all: setup ## Every kind of fault run with three seeds from the day's on (hours; SEED=n-m others): at least weekly, and a missing server fails
+	$(BIN)/python -m tests.faults --all $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES=200000, SEED=n); one JSON verdict
 	$(BIN)/python -m tests.fuzz gateway $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))

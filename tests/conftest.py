@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from store.datastore import Datastore
 from store.dictionaries import known
 from store.failpoints import clear_failpoints
+from tests.faults.seeds import VARIABLE as FAULT_SEED
+from tests.faults.seeds import default_seed, pytest_report_header
 from tests.services import local_mariadb, local_zookeeper
 from tests.services.local_mariadb import MariaDB
 from tests.services.local_zookeeper import ZooKeeper
@@ -26,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Java servers and tools of tests live for seconds: compiling their code well, and collecting garbage in parallel, costs more than it brings.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+os.environ.setdefault(FAULT_SEED, str(default_seed()))  # the workers' too, also past midnight
+
+__all__ = ["pytest_report_header"]
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

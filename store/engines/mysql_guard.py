@@ -2,6 +2,8 @@
 locks and before its COMMIT, whether it may be acknowledged (design §2, rules 4, 6 and 10).
 
     takes writes    the server is not read-only: a fence binds privileged accounts, too
+    durable         a commit is on disk before it is acknowledged: ``DURABLE_SETTINGS``. An engine
+                    checks them when it opens, and a server may restart with others after that
     role            the server's own role has the leader epoch, the replication mode and the history
                     of the write's terms; a write without terms needs a server without a role
     minions         where the role is semi-synchronous, a commit waits for a minion and never falls
@@ -43,6 +45,9 @@ ROLE_KEY: Final = "cluster/role"
 CONFIRMED_KEY: Final = "cluster/confirmed"
 """The state entry that a master writes to learn that a minion has its binary log."""
 
+DURABLE_SETTINGS: Final = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
+"""What a write looks for on every master. They are the operator's: nothing sets them from here."""
+
 ATTEMPTS_MAX: Final = 5
 PAUSE_S: Final = 0.01
 """A write that gave way to another one is tried again, after a random pause of at most so many
@@ -67,14 +72,15 @@ class Guard:
 
     def condition(self, terms: WriteTerms | None) -> str:
         """The SQL expression that is true where a write under these terms is allowed."""
+        server = ["@@GLOBAL.read_only = 0", *(f"@@GLOBAL.{name} = {value}" for name, value in DURABLE_SETTINGS.items())]
         if terms is None:
-            return f"@@GLOBAL.read_only = 0 AND NOT EXISTS ({self._role})"
+            return " AND ".join([*server, f"NOT EXISTS ({self._role})"])
         wanted = f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
         if terms.history_id:
             wanted += f',"history_id":"{terms.history_id}"'
         same = self._role.replace("value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1)
         waits = [f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()] if terms.semi_sync else []
-        return " AND ".join(["@@GLOBAL.read_only = 0", f"({same}) = 1", *waits])
+        return " AND ".join([*server, f"({same}) = 1", *waits])
 
     def statement(self, terms: WriteTerms | None, more: Sequence[str] = ()) -> str:
         """The SELECT that fails unless the condition holds, and the ``more`` that the caller asks."""
@@ -84,9 +90,16 @@ class Guard:
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
         """Raises what the guard found: StorageUnavailable, StaleWriter or ProtectData, nothing
         written. Returns where that has passed, or was mended: then the write is tried again."""
-        [(read_only, value)] = query(connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role})")
+        durable = [f"@@GLOBAL.{name} + 0" for name in DURABLE_SETTINGS]
+        [(read_only, value, *found)] = query(connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role}), {', '.join(durable)}")
         if int(read_only):
             raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+        for (name, wanted), each in zip(DURABLE_SETTINGS.items(), found, strict=True):
+            if int(each) != wanted:
+                raise StorageUnavailable(
+                    f"{self._server}: nothing written: {name} is {int(each)}, so a crash of the machine would lose commits; "
+                    f"`SET GLOBAL {name} = {wanted}`, and set it in the server's configuration file"
+                )
         role = self._decoded(value)
         if terms is None:
             if role is not None:

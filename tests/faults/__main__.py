@@ -1,5 +1,5 @@
 """``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on storage clusters, on triggers with their ZooKeeper, on gateways,
-and on exports; one JSON summary a line. Exits with 1 when an invariant was broken or a fault did not happen."""
+and on exports; one JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.fork_run import FORK_KINDS, FORKS, FORKS_BRIEF, run_fork_faults
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
+from tests.faults.planted import PLANTS, found_by
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
+from tests.faults.seeds import default_seed
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
 from tests.services import local_kafka, local_mariadb, local_zookeeper
@@ -30,21 +33,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     kinds = (*KINDS, *FORK_KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
-    parser.add_argument("--seed", type=seeds, default="1-3", metavar="N|N-M", help="one seed, or the first and the last of several (%(default)s)")
+    parser.add_argument("--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; with --all three)")
+    parser.add_argument("--all", action="store_true", help="every kind must run, and find its planted defect; one that cannot run counts as failed")
     parser.add_argument("--brief", action="store_true", help="as small as in the test suite")
     parser.add_argument("--keep", action="store_true", help="keep the run directories of runs that failed")
     arguments = parser.parse_args()
-    failed = 0
-    for kind in [arguments.kind] if arguments.kind else _all_kinds():
-        for seed in arguments.seed:
+    chosen_seeds = arguments.seed or range(today := default_seed(), today + (3 if arguments.all else 1))
+    print(f"fault runs with seeds {chosen_seeds[0]} to {chosen_seeds[-1]}", file=sys.stderr)
+    chosen = [arguments.kind] if arguments.kind else _all_kinds()
+    failed = len(set(kinds) - set(chosen)) if arguments.all else 0
+    for kind in chosen:
+        for seed in chosen_seeds:
             directory = Path(tempfile.mkdtemp(prefix=f"cellfeed-faults-{kind}-{seed}-"))
             try:
                 result = _run(kind, seed, directory, brief=arguments.brief)
             except NoSmallDisk as reason:
                 print(f"no run of {kind}: {reason}", file=sys.stderr)
+                failed += arguments.all
                 continue
-            except Unavailable as reason:  # a server that did not start, with the end of its log: the others are run all the same
-                print(f"the run of {kind} with seed {seed} broke off: {reason}", file=sys.stderr)
+            except Exception as error:  # a server did not start, or the fault did not happen: the others are run all the same
+                told = error if isinstance(error, Unavailable) else traceback.format_exc()
+                print(f"the run of {kind} with seed {seed} broke off: {told}", file=sys.stderr)
                 failed += 1
                 continue
             summary = result.as_json()
@@ -54,7 +63,17 @@ def main() -> int:
                 summary["directory"] = str(directory)
             print(json.dumps(summary), flush=True)
             failed += not result.passed
+        if arguments.all and kind in PLANTS:
+            failed += _plant_missed(kind, chosen_seeds[0])
     return 1 if failed else 0
+
+
+def _plant_missed(kind: str, seed: int) -> bool:
+    """Runs a kind with its planted defect; whether it was not found."""
+    plant = PLANTS[kind]
+    missed = found_by(lambda: _run(kind, seed, Path(), brief=True), plant)
+    print(json.dumps({"kind": kind, "seed": seed, "planted": plant.what, "found": missed is None, "why_not": missed}), flush=True)
+    return missed is not None
 
 
 def seeds(text: str) -> Sequence[int]:

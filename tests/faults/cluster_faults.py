@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
+from uuid import UUID
 
-from store.cells import new_cell
+from store.cells import StoredCell, new_cell
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
 from store.clusters.roles import read_role
@@ -17,6 +18,7 @@ from store.datastore import Datastore
 from store.engines.mysql_state import MySqlState
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
+from tests.faults.ledger import Put
 from tests.faults.move_faults import back_killed, master_killed, mover_killed, promoted, shard_moves
 from tests.services.small_disk import fill, make_room
 from tests.services.tcp_proxy import Action, Rule
@@ -27,7 +29,7 @@ HELD_AT_ONCE: Final = 3
 Fault = Callable[[ClusterSystem, Datastore, random.Random], list[str]]
 
 
-def _kill_and_start(system: ClusterSystem, names: Sequence[str], away_s: float) -> list[str]:
+def kill_and_start(system: ClusterSystem, names: Sequence[str], away_s: float) -> list[str]:
     witnessed = []
     for name in names:
         server = system.servers[name]
@@ -45,15 +47,15 @@ def _kill_and_start(system: ClusterSystem, names: Sequence[str], away_s: float) 
 
 
 def _master(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    return _kill_and_start(system, ["a1"], chance.uniform(0.2, 1.0))
+    return kill_and_start(system, ["a1"], chance.uniform(0.2, 1.0))
 
 
 def _minion(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    return _kill_and_start(system, [chance.choice(["a2", "a3"])], chance.uniform(0.5, 1.5))
+    return kill_and_start(system, [chance.choice(["a2", "a3"])], chance.uniform(0.5, 1.5))
 
 
 def _both_minions(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    return _kill_and_start(system, ["a2", "a3"], chance.uniform(0.5, 1.5))
+    return kill_and_start(system, ["a2", "a3"], chance.uniform(0.5, 1.5))
 
 
 def _master_paused(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -63,13 +65,13 @@ def _master_paused(system: ClusterSystem, datastore: Datastore, chance: random.R
     done = promote(system.admin["a"])
     time.sleep(chance.uniform(3.0, 5.0))
     system.servers["a1"].resume()
-    _come_back(system, datastore, "a1")
+    bring_back(system, datastore, "a1")
     return [f"a1 stopped, {done.master} promoted in epoch {done.epoch}, a1 went on and follows"]
 
 
 def _promote(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
     done = promote(system.admin["a"])
-    _come_back(system, datastore, "a1")
+    bring_back(system, datastore, "a1")
     return [f"{done.master} promoted in epoch {done.epoch}, a1 {'fenced' if done.fenced else 'not fenced'}"]
 
 
@@ -82,7 +84,7 @@ def _promote_twice(system: ClusterSystem, datastore: Datastore, chance: random.R
         witnessed.append(f"{role.master} killed, {done.master} promoted in epoch {done.epoch}")
         time.sleep(chance.uniform(0.3, 0.8))
         system.servers[role.master].start()
-        _come_back(system, datastore, role.master)
+        bring_back(system, datastore, role.master)
         # One that had not even heard of this promotion could not be promoted in the next: nobody could tell what it lacks.
         until(partial(_has_heard, system, role.master, done.epoch), f"{role.master} has heard of epoch {done.epoch}")
     return witnessed
@@ -110,14 +112,39 @@ def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Rando
     extra = [cell for _, cell in extra_cells(system.admin["a"], "a1", role)]
     if not extra:
         raise RuntimeError("no tail was lost: the fault did not happen")
+    returned = _returned(system, datastore, extra) if "b" in system.admin else 0
     try:
         follow_again(system.admin["a"], "a1")
     except ProtectData:
         pass
     else:
         raise RuntimeError("an old master with a tail of its own was let in")
-    _come_back(system, datastore, "a1")
-    return [f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch {done.epoch}, a1 cloned"]
+    bring_back(system, datastore, "a1")
+    return [f"a1 killed with {len(extra)} cells that no minion had, {done.master} promoted in epoch {done.epoch}, {returned} put again by b, a1 cloned"]
+
+
+def _returned(system: ClusterSystem, datastore: Datastore, extra: Sequence[StoredCell]) -> int:
+    """How many cells of the tail were acknowledged. Each must come back from the buffer of the other cluster: nobody else puts it again before the node is
+    back."""
+    puts = [put for cell in extra if (put := system.work.ledger.by_row.get(UUID(bytes=cell.row_key))) is not None and put.outcome == "stored"]
+    if not puts:
+        raise RuntimeError("nothing that was acknowledged was lost: the fault did not happen")
+
+    def absent() -> list[Put]:
+        try:
+            found = [datastore.get_cell(*put.triple) for put in puts]
+        except StorageUnavailable:
+            return puts
+        return [put for put, cell in zip(puts, found, strict=True) if cell is None]
+
+    deadline_s = time.monotonic() + 30
+    while (lacking := absent()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    if lacking:
+        system.violations.setdefault("I1", []).append(
+            f"{len(lacking)} of {len(puts)} cells were acknowledged, were on a1 alone, and no copy was put again, the first of {lacking[0].triple}"
+        )
+    return len(puts) - len(lacking)
 
 
 def _has_tail(system: ClusterSystem, alone_s: float) -> bool:
@@ -141,13 +168,34 @@ def _buffered(system: ClusterSystem, datastore: Datastore, chance: random.Random
     time.sleep(1.5)
     counts = datastore.engine.drain.counts()["b"]  # type: ignore[attr-defined]
     waiting = [line for line in counts if not isinstance(line, str) and line.owner == "a"]
-    if not waiting or not waiting[0].accepted:
+    if not waiting:
         raise RuntimeError(f"nothing was buffered: the fault did not happen: {counts}")
+    answered = [put for put in list(system.work.ledger.puts) if put.outcome == "buffered"]
+    if not answered:
+        raise RuntimeError("no put was answered `buffered`: the fault did not happen")
+    if lacking := _not_kept(system, answered):
+        told = f"{len(lacking)} of {len(answered)} puts were answered `buffered`, and no minion of b has an accepted copy, the first of {lacking[0].triple}"
+        system.violations.setdefault("I19", []).append(told)
     done = promote(system.admin["a"])
     time.sleep(0.5)
     system.servers["a1"].start()
-    _come_back(system, datastore, "a1")
-    return [f"a1 killed, {waiting[0].accepted} cells answered `buffered` on b, {done.master} promoted"]
+    bring_back(system, datastore, "a1")
+    return [f"a1 killed, {len(answered)} puts answered `buffered` with copies on b, {done.master} promoted"]
+
+
+def _not_kept(system: ClusterSystem, answered: Sequence[Put]) -> list[Put]:
+    """Puts of which no minion of b has an accepted copy: the death of b's master would take them. A minion may have received what it has not applied yet."""
+    deadline_s = time.monotonic() + 5
+    while True:
+        kept = {
+            row_key
+            for name in ("b2", "b3")
+            for (row_key,) in system.servers[name].sql("SELECT row_key FROM trips_meta.buffered_cell WHERE accepted = 1 AND owner = 'a'")
+        }
+        lacking = [put for put in answered if put.row_key.bytes not in kept]
+        if not lacking or time.monotonic() > deadline_s:
+            return lacking
+        time.sleep(0.1)
 
 
 def _replication(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
@@ -251,7 +299,7 @@ def _disk_full(system: ClusterSystem, datastore: Datastore, chance: random.Rando
     # A server that waits for room looks only once a minute; an operator restarts it.
     system.servers["a1"].kill()
     system.servers["a1"].start()
-    _come_back(system, datastore, "a1")
+    bring_back(system, datastore, "a1")
     return [f"the disk of a1 was full: it stood still at {first} cells ({first - before} more than before), {done.master} promoted, a1 back after a restart"]
 
 
@@ -276,11 +324,11 @@ def _supervised(system: ClusterSystem, datastore: Datastore, chance: random.Rand
     time.sleep(1.0)
     if not system.servers["a1"].sql("SELECT @@GLOBAL.read_only") == [(1,)]:
         raise RuntimeError("a1 is back with cells of its own, and takes writes")
-    _come_back(system, datastore, "a1")
+    bring_back(system, datastore, "a1")
     return [f"a1 {how}, {role.master} promoted by the supervisor, a1 refused, its cells put again and cloned"]
 
 
-def _come_back(system: ClusterSystem, datastore: Datastore, node: str) -> None:
+def bring_back(system: ClusterSystem, datastore: Datastore, node: str) -> None:
     """``cellfeed cluster rejoin NODE --put-again``."""
     cluster = system.admin[node[0]]
     if (beyond := come_back(cluster, node)) is not None:

@@ -14,6 +14,7 @@ from uuid import UUID
 import confluent_kafka
 
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.events.messages import cell_of_message
 from bridge.export.declaration import Export
 from bridge.export.verify import verify_export
 from bridge.export.worker import run_exporter
@@ -29,13 +30,17 @@ from store.engines.contract import Engine
 from store.errors import NotFound
 from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until
-from tests.faults.invariants import Log, Seen, Violations, check_once_per_cell, check_reader, merge
+from tests.faults.invariants import Log, Seen, Violations, check_once_per_cell, check_reader, merge, verdict
+from tests.faults.shown import Shown
+from tests.faults.workload import seen_cell
 from tests.integration.export_steps import check_equal, export_to
-from tests.integration.move_steps import gateway, kafka_consumer, polled
+from tests.integration.move_steps import gateway, kafka_consumer
 from tests.services.local_kafka import Kafka
 from tests.unit.trigger_workers import Recorder, working
 
 _FLUSH = FlushPolicy(rows=50, age_s=0.3)
+
+CLIENT_PATHS = ("the assigned client", "the group", "the trigger", "the warehouse")
 
 Place = tuple[int, int]
 """Shard and added_id."""
@@ -93,7 +98,8 @@ def exporting(engine: ClusteredEngine) -> Iterator[Exported]:
 class Followed:
     """What Kafka clients have read, and a trigger has run, by shard and added_id, in its order; and what came of it in ``place``: charges, a warehouse."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, shown: Shown) -> None:
+        self._shown = shown
         self.assigned: list[Place] = []
         self.grouped: list[Place] = []
         self.recorder = Recorder()
@@ -104,7 +110,21 @@ class Followed:
 
     def _charge(self, cell: Cell) -> None:
         """What the cell's own body says: another body at a place that was charged already is refused by the provider."""
+        self._shown.see("the trigger", cell.shard, seen_cell(cell))
         self.provider.charge(idempotency_key(cell), card_of(cell.row_key), cell.body["n"])
+
+    def poll(self, consumer: confluent_kafka.Consumer, path: str, into: list[Place], stop: threading.Event) -> None:
+        """Reads what a client is given until it is told to stop."""
+        while not stop.is_set():
+            message = consumer.poll(0.1)
+            if message is None or message.error() is not None:
+                continue
+            event = cell_of_message(message)
+            place = message.partition() or 0, message.offset() or 0
+            into.append(place)
+            self._shown.see(path, place[0], Seen(place[1], UUID(bytes=event.row_key), event.column_name, event.ref_key, event.body_json))
+            if (event.shard, event.added_id) != place:
+                self.failed.append(ValueError(f"{path} was given {event.shard}/{event.added_id} at {place[0]}/{place[1]}"))
 
     def load(self, bootstrap: str, stop: threading.Event) -> None:
         """Loads the topic into the warehouse until it is told to stop."""
@@ -131,7 +151,7 @@ class Followed:
             ids = [added_id for number, added_id in self.assigned if number == shard]
             if ids != list(range(len(cells))):
                 found.setdefault("I7", []).append(f"the assigned client read {shard} as {ids[:5]}…, {len(ids)} of {len(cells)}, not each once and in order")
-        return merge(found, self._charges(log), self._rows(log))
+        return merge(found, self._charges(log), verdict("the warehouse", lambda: self._rows(log)))
 
     def _charges(self, log: Log) -> Violations:
         due = {f"{BILLING}-{shard}-{cell.added_id}": json.loads(cell.body_json)["n"] for shard, cells in log.items() for cell in cells}
@@ -158,16 +178,17 @@ class Followed:
             shard: [Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard)]
             for shard in table.shards()
         }
+        self._shown.log("the warehouse", rows)
         told = check_reader({shard: log.get(shard, []) for shard in {*log, *rows}}, rows, "the warehouse")
         return {"I16": [*(each for some in told.values() for each in some), *map(repr, self.failed)]}
 
 
 @contextmanager
-def following(engine: Engine) -> Iterator[Followed]:
-    """A gateway with its clients, and a trigger; they end with the context. Closes the engine."""
+def following(engine: Engine, shown: Shown) -> Iterator[Followed]:
+    """A gateway with its clients, and a trigger; they end with the context. Closes the engine. ``shown`` has all that they are given."""
     stop = threading.Event()
     with ExitStack() as stack:
-        followed = Followed(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cellfeed-followed-"))))
+        followed = Followed(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cellfeed-followed-"))), shown)
         datastore = stack.enter_context(Datastore(engine))
         coordinator = StoreCoordinator(datastore.state)
         stack.callback(coordinator.close)
@@ -176,9 +197,13 @@ def following(engine: Engine) -> Iterator[Followed]:
         by_hand, member = kafka_consumer(bootstrap, "by-hand"), kafka_consumer(bootstrap, "members")
         by_hand.assign([confluent_kafka.TopicPartition("trips", shard, 0) for shard in range(datastore.shards)])
         member.subscribe(["trips"])
-        loader = threading.Thread(target=followed.load, args=(bootstrap, stop), name="warehouse")
-        loader.start()
-        threads = [polled(by_hand, followed.assigned, stop), polled(member, followed.grouped, stop), loader]
+        threads = [
+            threading.Thread(target=followed.load, args=(bootstrap, stop), name="warehouse"),
+            threading.Thread(target=followed.poll, args=(by_hand, "the assigned client", followed.assigned, stop), name="by-hand"),
+            threading.Thread(target=followed.poll, args=(member, "the group", followed.grouped, stop), name="member"),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield followed
         finally:

@@ -1,11 +1,13 @@
 """One fault run on clusters: writers and tailers work while servers and networks fail; afterwards every invariant is checked from outside.
 
 I1–I13 as design §6 has them (I4 and I12 only where no tail can be lost), I18 an index that is kept meanwhile (the same: entries may be in the tail), I19 the
-buffers drain, I21 recovery, I22 threads.
+buffers drain, I21 recovery, I22 threads. E11 and I20 of state entries, claims and offsets that are written meanwhile. I1 to I3 of all that readers by key, row,
+index and log were shown, on the master and on minions, during the fault and after it. Rule 10: the servers' general logs have no write without the guard.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -20,16 +22,22 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
+from store.limits import ADDED_ID_MAX
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
-from tests.faults.cluster_readers import exporting, following
-from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, cluster_system
-from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge
-from tests.faults.ledger import Ledger
+from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
+from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system
+from tests.faults.invariants import Violations, check_gapless, check_log, check_reader, merge, verdict
+from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all, reading
+from tests.faults.ledger import Ledger, Put
+from tests.faults.restart_faults import RESTART_FAULTS
 from tests.faults.run import FaultRun
+from tests.faults.shown import Shown
+from tests.faults.state_work import StateWork
 from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
-CLUSTER_KINDS = tuple(CLUSTER_FAULTS)
+_FAULTS = {**CLUSTER_FAULTS, **RESTART_FAULTS}
+CLUSTER_KINDS = tuple(_FAULTS)
 LONG_KINDS = ("shard-moves-mover-killed", "shard-moves-master-killed", "shard-moves-back-killed", "shard-moves-promoted")
 """Minutes each: by command only."""
 
@@ -60,9 +68,9 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
     result = FaultRun(kind, seed)
     chance = random.Random(f"{kind}-{seed}")
     threads_before = threading.active_count()
-    lossy = kind == "lost-tail"
+    lossy = kind in ("lost-tail", "minions-join")
     moves = kind.startswith("shard-moves")
-    clusters = 2 if moves or kind in ("buffered", "lost-tail") else 1
+    clusters = 2 if moves or kind in ("buffered", "lost-tail", "master-restarts-then-dies") else 1
     supervised = moves or kind == "supervised"
     with (
         patch.object(steps, "FENCE_MAX_S", BUSY_FENCE_MAX_S),
@@ -74,36 +82,63 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
         # Only connections of several processes can have commits under way at once: each process has one group commit.
         others = [Datastore(system.engine(copies)) for _ in range(OTHER_PROCESSES if kind == "commits-held" else 0)]
         tailers = [Tailer(system.engine(0)) for _ in range(2)]
-        indexing = ExitStack()
-        indexed = indexing.enter_context(Datastore(system.engine(0)))
-        indexing.enter_context(index_worker(indexed))
+        closing = ExitStack()
+        indexed = closing.enter_context(Datastore(system.engine(0)))
+        coordinating = closing.enter_context(Datastore(system.engine(0)))
+        closing.enter_context(index_worker(indexed))
         version = made_index(indexed, INDEX)
-        readers = [indexing.enter_context(each(system.engine(0))) for each in ((exporting, following) if all_readers else ())]
-        ledger = Ledger()
+        ledger, shown = Ledger(), Shown()
+        readers: list[Exported | Followed] = []
+        if all_readers:
+            readers = [closing.enter_context(exporting(system.engine(0))), closing.enter_context(following(system.engine(0), shown))]
         writers = DirectWriters([datastore, *others], ledger, threads=1 if others else 4, cells=CELLS_BESIDE_MOVES if moves else 1)
+        state = StateWork(coordinating.state, lossy=lossy)
+        system.work = Work(writers, tailers, state, ledger, indexed, [version])
+        # One process that reads of its own, and one that also keeps the index: each has its own view of the cluster.
+        by_key = [
+            KeyReader(f"reader {number}", store, ledger, shown, random.Random(f"{kind}-{seed}-{number}"), question=question, places_count=not lossy)
+            for number, (store, question) in enumerate(((indexed, _in_index), (coordinating, None)))
+        ]
+        looking = ExitStack()
+        looking.enter_context(reading(*by_key))
         try:
             until(lambda: ledger.acknowledged_between(0, time.monotonic()) > 50 and all(t.at() > 20 for t in tailers), "the work is under way")
             time.sleep(chance.uniform(0.2, 0.6))
             began_s, looks = time.monotonic(), sum(len(tailer.heads) for tailer in tailers)
-            result.witnessed += CLUSTER_FAULTS[kind](system, datastore, chance)
+            result.witnessed += _FAULTS[kind](system, datastore, chance)
             healed_s = time.monotonic()
             # Writes may have to wait while the fault lasts; reads go on.
             result.operations_inside = ledger.acknowledged_between(began_s, healed_s) + sum(len(tailer.heads) for tailer in tailers) - looks
             result.recovery_s.append(_recovered(ledger, tailers, healed_s))
             time.sleep(0.5)
             writers.stop()
-            result.violations = merge(_checks(system, datastore, ledger, tailers, lossy=lossy), {"I18": [] if lossy else differences(indexed, version)})
-            result.violations = merge(result.violations, *(each.violations(datastore) for each in readers))
+            state.stop()
+            result.violations = merge(system.violations, _checks(system, datastore, ledger, tailers, shown, lossy=lossy))
+            looking.close()
+            look_at_all(by_key[0])
+            result.violations = merge(
+                result.violations,
+                {"I18": [] if lossy else [told for each in system.work.indexes for told in differences(indexed, each)]},
+                state.violations(),
+                *(each.violations() for each in by_key),
+                {"rule 10": system.unguarded()},
+                {"errors": [*writers.errors, *(told for tailer in tailers for told in tailer.errors)]},
+                *(verdict("a reader", lambda each=each: each.violations(datastore)) for each in readers),
+            )
+            paths = [*PATHS, INDEX_PATH, "the answer of a put", *(f"tailer {number}" for number in range(len(tailers))), *(CLIENT_PATHS if readers else ())]
+            result.violations = merge(result.violations, shown.violations(ledger, ("BASE",), paths))
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a put took {writers.longest_call_s:.1f} s")
             result.violations = merge(result.violations, {"I21": slow})
         finally:
             writers.stop()
-            indexing.close()
+            state.stop()
+            looking.close()
+            closing.close()
             for tailer in tailers:
                 tailer.stop()
-                tailer._engine.close()
+                tailer.engine.close()
             for each in (datastore, *others):
                 each.close()
     left = threading.active_count() - threads_before
@@ -111,10 +146,15 @@ def run_cluster_faults(kind: str, seed: int, *, all_readers: bool = False) -> Fa
     return result
 
 
+def _in_index(put: Put) -> IndexQuestion:
+    body = json.loads(put.body_json)
+    return IndexQuestion(INDEX.table, body["writer"], [("n", "=", body["n"])], ("writer", "n"))
+
+
 # --- checks ------------------------------------------------------------------------------------------------------------------
 
 
-def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers: Sequence[Tailer], *, lossy: bool) -> Violations:
+def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers: Sequence[Tailer], shown: Shown, *, lossy: bool) -> Violations:
     violations: Violations = {}
     drain = datastore.engine.drain  # type: ignore[attr-defined]
 
@@ -123,7 +163,14 @@ def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers
 
     if len(system.admin) > 1 and not _in_time(lambda: buffered() == 0):
         violations["I19"] = [f"the buffers were not emptied: {drain.counts()}"]
-    ends = {shard: head.next_added_id for shard, head in datastore.heads().items()}
+    ends: dict[int, int] = {}
+
+    def has_ends() -> bool:
+        ends.update({shard: head.next_added_id for shard, head in datastore.heads().items()})
+        return ADDED_ID_MAX not in ends.values()  # as long as the master is not confirmed
+
+    if not _in_time(has_ends):
+        violations["I21"] = [f"the ends of the logs are not known: {ends}"]
     if not _in_time(lambda: all(tailer.at() == sum(ends.values()) for tailer in tailers)):
         violations["I8"] = [f"a tailer has not come to the end: {[tailer.at() for tailer in tailers]} of {sum(ends.values())}"]
     log: dict[int, list] = {}  # type: ignore[type-arg]
@@ -135,7 +182,10 @@ def _checks(system: ClusterSystem, datastore: Datastore, ledger: Ledger, tailers
     if lossy:
         # What was never shown may come back under another id; nothing else may change.
         told = {**told, "I4": [], "I12": []}
+    shown.answers(ledger, place_counts=not lossy)
+    shown.log("the log in the end", log)
     for number, tailer in enumerate(tailers):
+        shown.log(f"tailer {number}", tailer.read)
         violations = merge(violations, check_reader(log, tailer.read, f"tailer {number}"), _check_heads(tailer.heads))
     return merge(violations, told, check_gapless(log))
 

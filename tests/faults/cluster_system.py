@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid5
@@ -26,9 +27,12 @@ from store.datastore import Datastore
 from store.engines.contract import Head
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, parse_mysql_url
-from store.errors import CellfeedError
-from tests.faults.invariants import Seen
+from store.indexes.version import IndexVersion
+from tests.faults import general_log
+from tests.faults.invariants import Seen, Violations
+from tests.faults.key_readers import ALLOWED_ERRORS
 from tests.faults.ledger import Ledger, Put
+from tests.faults.state_work import StateWork
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import bare_servers
 from tests.services.small_disk import small_disk
@@ -52,6 +56,10 @@ class ClusterSystem:
         names = [f"{cluster}{number}" for cluster in "ab"[:clusters] for number in (1, 2, 3)]
         self.servers = dict(zip(names, servers, strict=True))
         self.proxies = {name: TcpProxy(server.port, mysql=True) for name, server in self.servers.items()}
+        self.work: Work
+        """What goes on beside the fault; set once it has begun."""
+        self.violations: Violations = {}
+        """Those that the fault itself has seen."""
         self.promoted: list[Promotion] = []
         self.healed: list[str] = []
         shard_map = even_map(DATASTORE, SHARDS, list("ab"[:clusters]))
@@ -87,6 +95,11 @@ class ClusterSystem:
         finally:
             engine.close()
 
+    def unguarded(self) -> list[str]:
+        """Writes that a server committed without the guard, read from its general log. A server on the small disk writes none."""
+        found = [(name, told) for name, server in self.servers.items() if not self.disk for told in general_log.unguarded_in(server.directory)]
+        return [f"{name} committed without the guard: {told}" for name, told in found]
+
     def written(self, name: str) -> int:
         """Cells that a node has committed."""
         [(cells,)] = self.servers[name].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter")
@@ -116,7 +129,7 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
     """Servers, proxies and clusters; all gone at the end. Raises NoSmallDisk where one is asked for and there is none."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(SMALL_DISK_BYTES)) if with_small_disk else None
-        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else (), {1: disk} if disk else {}))
+        servers = stack.enter_context(bare_servers(3 * clusters, SMALL_FILES if disk else general_log.OPTIONS, {1: disk} if disk else {}))
         system = ClusterSystem(servers, semi_sync=semi_sync, clusters=clusters, supervised=supervised, disk=disk)
         try:
             yield system
@@ -124,39 +137,82 @@ def cluster_system(*, semi_sync: bool = True, clusters: int = 1, supervised: boo
             system.close()
 
 
+@dataclass
+class Work:
+    """What goes on beside a fault. ``tailers``: a fault may add some, over engines of their own. ``indexed``: the datastore whose ``indexes`` a worker keeps; a
+    fault may make more of them."""
+
+    writers: DirectWriters
+    tailers: list[Tailer]
+    state: StateWork
+    ledger: Ledger
+    indexed: Datastore
+    indexes: list[IndexVersion]
+
+
 class DirectWriters:
     """So many threads for each datastore that put cells, ``cells`` at a time, and write down what they were told; each put is tried until it is acknowledged
-    or the run ends."""
+    or the run ends. ``pause`` ends between two puts, when every put is acknowledged."""
 
     def __init__(self, datastores: Sequence[Datastore], ledger: Ledger, threads: int = 4, cells: int = 1, pause_s: float = 0.01) -> None:
         self._ledger, self._cells, self._pause_s = ledger, cells, pause_s
-        self._stop = threading.Event()
+        self._stop, self._may_go = threading.Event(), threading.Event()
+        self._may_go.set()
+        self._shards: frozenset[int] = frozenset()
+        self._at_rest = threading.Semaphore(0)
         self.longest_call_s = 0.0
+        self.errors: list[str] = []
+        """What no put of theirs may be answered."""
         each = [datastore for datastore in datastores for _ in range(threads)]
         self._threads = [threading.Thread(target=self._write, args=(datastore, number), daemon=True) for number, datastore in enumerate(each)]
         for thread in self._threads:
             thread.start()
 
+    def pause(self) -> None:
+        """Waits until every put under way is acknowledged; none is begun until :meth:`resume`. Raises RuntimeError after a minute."""
+        self._may_go.clear()
+        for _ in self._threads:
+            if not self._at_rest.acquire(timeout=60):
+                raise RuntimeError("not within 60 s: the puts under way are acknowledged")
+
+    def resume(self, shards: Iterable[int] = ()) -> None:
+        """``shards``: cells of these alone are put from now on; of all, when none is given."""
+        self._shards = frozenset(shards)
+        self._may_go.set()
+
     def stop(self) -> None:
         self._stop.set()
+        self._may_go.set()
         for thread in self._threads:
             thread.join(60)
 
     def _write(self, datastore: Datastore, writer: int) -> None:
         number = 0
         while not self._stop.is_set():
+            if not self._may_go.is_set():
+                self._at_rest.release()
+                self._may_go.wait()
             waiting: list[tuple[Put, dict[str, int]]] = []
             for _ in range(self._cells):
                 number += 1
+                while self._shards and datastore.shard_of(uuid5(NAMESPACE, f"{writer}-{number}")) not in self._shards:
+                    number += 1
                 body = {"writer": writer, "n": number}
                 waiting.append((self._ledger.begin(uuid5(NAMESPACE, f"{writer}-{number}"), "BASE", 1, json_body.canonical(body)), body))
             while waiting and not self._stop.is_set():
                 began_s = time.monotonic()
-                with suppress(CellfeedError):
+                try:
                     results = datastore.put_cells([(put.row_key, "BASE", 1, body) for put, body in waiting])
-                    for (put, _), result in zip(waiting, results, strict=True):
-                        if result.acknowledged:
-                            self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+                except ALLOWED_ERRORS:
+                    results = []
+                except Exception as error:
+                    results = []
+                    self.errors.append(f"a put was answered {error!r}")
+                for (put, _), result in zip(waiting, results, strict=bool(results)):
+                    if result.acknowledged:
+                        self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
+                    elif not isinstance(result.error, ALLOWED_ERRORS):
+                        self.errors.append(f"the put of {put.triple} was answered {result}")
                 self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
                 if waiting := [each for each in waiting if not each[0].acknowledged]:
                     time.sleep(0.05)
@@ -168,26 +224,32 @@ class Tailer(threading.Thread):
 
     def __init__(self, engine: ClusteredEngine) -> None:
         super().__init__(daemon=True)
-        self._engine = engine
+        self.engine = engine
         self._ended = threading.Event()
         self.read: dict[int, list[Seen]] = {shard: [] for shard in range(SHARDS)}
         self.heads: list[dict[int, Head]] = []
-        self.longest_look_s = 0.0
+        self.errors: list[str] = []
+        """What no reader may be answered."""
         self.start()
 
     def run(self) -> None:
         next_ids = dict.fromkeys(range(SHARDS), 0)
         while not self._ended.wait(0.01):
-            began_s = time.monotonic()
-            for cluster in self._engine.clusters.values():
-                with suppress(CellfeedError):
-                    heads = self._engine.heads(cluster.shards)
-                    self.heads.append(heads)
-                    for shard, head in heads.items():
-                        while next_ids[shard] < head.watermark and (cells := self._engine.scan(shard, next_ids[shard], 500)):
-                            self.read[shard] += map(seen_stored, cells)
-                            next_ids[shard] = cells[-1].added_id + 1
-            self.longest_look_s = max(self.longest_look_s, time.monotonic() - began_s)
+            for cluster in self.engine.clusters.values():
+                try:
+                    self._look(cluster.shards, next_ids)
+                except ALLOWED_ERRORS:
+                    pass
+                except Exception as error:
+                    self.errors.append(f"a tailer was answered {error!r}")
+
+    def _look(self, shards: Sequence[int], next_ids: dict[int, int]) -> None:
+        heads = self.engine.heads(shards)
+        self.heads.append(heads)
+        for shard, head in heads.items():
+            while next_ids[shard] < head.watermark and (cells := self.engine.scan(shard, next_ids[shard], 500)):
+                self.read[shard] += map(seen_stored, cells)
+                next_ids[shard] = cells[-1].added_id + 1
 
     def at(self) -> int:
         return sum(len(cells) for cells in self.read.values())

@@ -6,7 +6,7 @@ Pure: no clock, no socket. ``tests/unit/test_invariants.py`` shows for each that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
@@ -102,6 +102,14 @@ def check_watermarks(samples: Sequence[Mapping[int, int]]) -> Violations:
         if after[shard] < before[shard]
     ]
     return {"I9": falls}
+
+
+def verdict(what: str, check: Callable[[], Violations]) -> Violations:
+    """What a check finds. An exception is a violation too: damage that a check does not expect must not end the run without a verdict."""
+    try:
+        return check()
+    except Exception as error:
+        return {"errors": [f"{what}: {error!r}"]}
 
 
 def merge(*parts: Violations) -> Violations:

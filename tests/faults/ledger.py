@@ -36,12 +36,15 @@ class Ledger:
     """Thread-safe; entries are only ever added and answered."""
 
     puts: list[Put] = field(default_factory=list)
+    by_row: dict[UUID, Put] = field(default_factory=dict)
+    """The last put of each row."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, row_key: UUID, column_name: str, ref_key: int, body_json: bytes) -> Put:
         put = Put(row_key, column_name, ref_key, body_json, time.monotonic())
         with self._lock:
             self.puts.append(put)
+            self.by_row[row_key] = put
         return put
 
     def answer(self, put: Put, outcome: str, shard: int | None, added_id: int | None) -> None:

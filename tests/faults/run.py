@@ -1,10 +1,15 @@
-"""One fault run: the instance works while its processes are killed or paused; afterwards every invariant is checked from outside."""
+"""One fault run: the instance works while its processes are killed or paused; afterwards every invariant is checked from outside.
+
+Meanwhile readers ask the workers by key, row, latest, index and log, and the offsets of every group are looked at. All that anyone was shown is one ledger.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +38,12 @@ from tests.faults.invariants import (
     check_run_or_parked,
     check_watermarks,
     merge,
+    verdict,
 )
-from tests.faults.ledger import Ledger
+from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all, reading
+from tests.faults.ledger import Ledger, Put
+from tests.faults.offset_watch import watching_offsets
+from tests.faults.shown import Shown
 from tests.faults.system import LEASE_S, SHARDS, System
 from tests.faults.workload import KafkaReader, Writers, read_log
 from tests.services.kept_index import differences
@@ -105,7 +114,10 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
         reader.start()
         writers.start()
         watermarks: list[dict[int, int]] = []
-        with Client(system.urls(), "trips") as client:
+        shown = Shown()
+        with Client(system.urls(), "trips") as client, watching_offsets(system) as offsets, ExitStack() as looking:
+            by_key = KeyReader("reader by key", client, ledger, shown, random.Random(f"{kind}-{seed}-reader"), question=_in_index)
+            looking.enter_context(reading(by_key))
             for _ in range(FAULTS_IN_A_RUN):
                 time.sleep(chance.uniform(0.2, 0.8))
                 began_s = time.monotonic()
@@ -118,8 +130,19 @@ def run_faults(kind: str, seed: int, directory: Path, put_pause_s: float = PUT_P
             log = read_log(client)
             watermarks.append({shard: len(cells) for shard, cells in log.items()})
             put_here = {shard: [cell for cell in cells if cell.column_name != "STATUS"] for shard, cells in log.items()}
-            result.violations = merge(check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks), _check_outlets(system, client, reader))
-            result.violations = merge(result.violations, {"I18": _index_differences(system, version)})
+            result.violations = merge(check_log(ledger, put_here), check_gapless(log), check_watermarks(watermarks))
+            result.violations = merge(result.violations, _check_outlets(system, client, reader, shown))
+            result.violations = merge(result.violations, verdict("the index", lambda: {"I18": _index_differences(system, version)}))
+            looking.close()
+            look_at_all(by_key)
+            shown.answers(ledger)
+            paths = (*PATHS, INDEX_PATH, "the answer of a put", "the log in the end", "consumer", "warehouse")
+            result.violations = merge(
+                result.violations,
+                by_key.violations(),
+                shown.violations(ledger, ("BASE",), paths),
+                offsets.violations({shard: head.watermark for shard, head in client.heads().items()}),
+            )
             slow = [f"recovery took {each:.1f} s" for each in result.recovery_s if each > RECOVERY_MAX_S]
             if writers.longest_call_s > CALL_MAX_S:
                 slow.append(f"a call took {writers.longest_call_s:.1f} s, its deadline was {CALL_MAX_S}")
@@ -161,7 +184,12 @@ def _recovered(ledger: Ledger, reader: KafkaReader, healed_s: float) -> float:
     return 2 * RECOVERY_MAX_S
 
 
-def _check_outlets(system: System, client: Client, reader: KafkaReader) -> Violations:
+def _in_index(put: Put) -> IndexQuestion:
+    body = json.loads(put.body_json)
+    return IndexQuestion(INDEX.table, body["payment"], [("fare_cents", "=", body["fare_cents"])], ("payment", "fare_cents"))
+
+
+def _check_outlets(system: System, client: Client, reader: KafkaReader, shown: Shown) -> Violations:
     """I3, I6–I8 at the consumer; I14 and I16 at billing; I16 and I17 at the warehouse; once everything has come to the end."""
     violations: Violations = {}
     settled = _wait(lambda: _billing_done(system))
@@ -171,19 +199,33 @@ def _check_outlets(system: System, client: Client, reader: KafkaReader) -> Viola
     if not reader.wait_for(ends, CATCH_UP_S):
         violations["I8"] = ["the consumer has not come to the end of the logs"]
     log = read_log(client)
+    shown.log("the log in the end", log)
+    shown.log("consumer", reader.read)
     violations = merge(violations, check_reader(log, reader.read, "consumer"), {"I7": list(reader.errors)}, _check_billing(system, log))
+    return merge(violations, verdict("the warehouse", lambda: _check_warehouse(system, client, log, ends, shown)))
+
+
+def _check_warehouse(system: System, client: Client, log: Log, ends: dict[int, int], shown: Shown) -> Violations:
     table = _table_at(system, ends)
     if table is None:
-        return merge(violations, {"I16": ["the warehouse has not come to the end of the logs"]})
-    report = verify([StorePlace(client), TopicPlace(system.bootstrap(), "trips"), WarehousePlace(system.run_dir.inside("warehouse"))])
-    differing = [verdict.shard for verdict in report.shards if not (verdict.equal and verdict.level)]
-    rows = {
+        return {"I16": ["the warehouse has not come to the end of the logs"]}
+    shown.log("warehouse", rows := _rows(table, ends))
+    found = {"I16": [each for told in check_reader(log, rows, "warehouse").values() for each in told]}
+    return merge(found, verdict("verify", lambda: _check_digests(system, client)))
+
+
+def _rows(table: WarehouseTable, ends: dict[int, int]) -> dict[int, list[Seen]]:
+    return {
         shard: [
             Seen(row.added_id, UUID(bytes=row.row_key), row.column_name, row.ref_key, row.body_json) for row in table.rows(shard) if row.added_id < ends[shard]
         ]
         for shard in ends
     }
-    return merge(violations, {"I17": [f"shard {shard} differs" for shard in differing]}, {"I16": check_reader(log, rows, "warehouse")["I8"]})
+
+
+def _check_digests(system: System, client: Client) -> Violations:
+    report = verify([StorePlace(client), TopicPlace(system.bootstrap(), "trips"), WarehousePlace(system.run_dir.inside("warehouse"))])
+    return {"I17": [f"shard {each.shard} differs" for each in report.shards if not (each.equal and each.level)]}
 
 
 def _check_billing(system: System, log: Log) -> Violations:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.cluster_run import CLUSTER_KINDS, LONG_KINDS, run_cluster_faults
+from tests.faults.seeds import default_seed
 from tests.services import local_mariadb
 from tests.services.small_disk import NoSmallDisk
 
@@ -18,9 +19,7 @@ def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     try:
-        result = run_cluster_faults(kind, 1)
+        result = run_cluster_faults(kind, default_seed())
     except NoSmallDisk as reason:
         pytest.skip(str(reason))
-    assert result.witnessed, "the fault did not happen"
-    assert result.operations_inside > 0, "nothing ran meanwhile"
-    assert {name: found for name, found in result.violations.items() if found} == {}
+    assert result.passed, result.as_json()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.export_run import BRIEF, EXPORT_KINDS, run_export_faults
+from tests.faults.seeds import default_seed
 from tests.services import local_kafka, local_zookeeper
 
 
@@ -18,7 +19,5 @@ from tests.services import local_kafka, local_zookeeper
 def test_the_partition_is_the_log_whatever_happens_to_the_exporters_and_their_network(tmp_path: Path, kind: str) -> None:
     if reason := local_kafka.why_not() or local_zookeeper.why_not():
         pytest.skip(reason)
-    result = run_export_faults(kind, 1, tmp_path, BRIEF)
-    assert result.witnessed, "the fault did not happen"
-    assert result.operations_inside > 0, "nothing ran meanwhile"
-    assert {name: found for name, found in result.violations.items() if found} == {}
+    result = run_export_faults(kind, default_seed(), tmp_path, BRIEF)
+    assert result.passed, result.as_json()

@@ -12,10 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.seeds import seed_with
 from tests.services import local_zookeeper
 
 ROOT = Path(__file__).parents[2]
-RUNS = [("gateways-kill", 1), ("gateways-kill", 2), ("gateways-pause", 1), ("gateways-pause", 2), ("gateways-stop", 2), ("gateways-zookeeper", 1)]
+ODD, EVEN = seed_with(1), seed_with(0)
+"""Two gateways over the store's own coordination, and three over ZooKeeper."""
+
+RUNS = [
+    ("gateways-kill", ODD),
+    ("gateways-kill", EVEN),
+    ("gateways-pause", ODD),
+    ("gateways-pause", EVEN),
+    ("gateways-stop", EVEN),
+    ("gateways-zookeeper", ODD),
+]
 
 
 @pytest.mark.faults
@@ -29,7 +40,5 @@ def test_a_group_of_three_clients_misses_nothing_whatever_happens_to_the_gateway
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
     assert ended.stdout, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
-    assert result["violations"] == {}
-    assert result["witnessed"], "the fault did not happen"
-    assert result["operations_inside"] > 0, "nothing was put meanwhile"
+    assert result["passed"], result
     assert ended.returncode == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, run_faults
+from tests.faults.seeds import default_seed
 
 
 @pytest.mark.faults
@@ -15,7 +16,6 @@ from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, run_faults
 @pytest.mark.xdist_group("whole-system")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "index"])  # of index workers alone: tests/integration/test_index_worker_kills.py
 def test_no_invariant_breaks_whatever_is_killed_or_paused(tmp_path: Path, kind: str) -> None:
-    result = run_faults(kind, 1, tmp_path, PUT_PAUSE_BRIEF_S)
+    result = run_faults(kind, default_seed(), tmp_path, PUT_PAUSE_BRIEF_S)
     assert len(result.witnessed) == 4, "the faults did not happen"
-    assert result.operations_inside > 0, "nothing ran meanwhile"
-    assert {name: found for name, found in result.violations.items() if found} == {}
+    assert result.passed, result.as_json()

@@ -18,6 +18,7 @@ from store.engines.contract import WriteTerms
 from store.engines.index_contract import IndexTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_guard import DURABLE_SETTINGS
 from store.engines.mysql_migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
 from store.engines.mysql_replication import make_read_only, open_for_writes
 from store.engines.mysql_state import MySqlState
@@ -91,6 +92,23 @@ def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster, write:
         assert server.sql("SELECT @@GLOBAL.gtid_binlog_pos") == position
     finally:
         open_for_writes(cluster.admin.server("a"))
+
+
+@pytest.mark.parametrize("name", DURABLE_SETTINGS)
+@pytest.mark.parametrize("write", WRITES)
+def test_a_master_that_does_not_sync_its_commits_takes_no_write_of_any_kind(cluster: TestCluster, write: str, name: str) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server) as engine:
+        before(write, engine, terms)
+        server.sql(f"SET GLOBAL {name} = 0")
+        position = server.sql("SELECT @@GLOBAL.gtid_binlog_pos")
+        try:
+            with pytest.raises(StorageUnavailable, match=f"nothing written: {name} is 0") as refused:
+                WRITES[write](engine, terms)
+            assert refused.value.definite
+            assert server.sql("SELECT @@GLOBAL.gtid_binlog_pos") == position
+        finally:
+            server.sql(f"SET GLOBAL {name} = 1")
 
 
 @pytest.mark.parametrize("write", WRITES)

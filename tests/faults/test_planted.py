@@ -1,0 +1,34 @@
+"""Fault runs on clusters find defects that are planted in the product; ``make faults-all`` plants one for each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
+from tests.faults.planted import PLANTS, SHOWN_TOO_EARLY, Plant, found_by
+from tests.faults.seeds import default_seed
+from tests.services import local_mariadb
+
+ALWAYS = ("master-restarts-then-dies", "minions-join", "lost-tail")
+SHORT = ("master", "minion", "both-minions", "promote", "replication", "commit-reset", "read-only", "buffered", "lost-tail-semi-sync")
+"""One of these each day."""
+
+
+def test_every_kind_of_cluster_fault_has_a_planted_defect() -> None:
+    assert set(PLANTS) == set(CLUSTER_KINDS)
+
+
+def of_today() -> list[tuple[str, Plant]]:
+    kinds = [*ALWAYS, SHORT[default_seed() % len(SHORT)]]
+    return [*((kind, PLANTS[kind]) for kind in kinds), ("lost-tail", SHOWN_TOO_EARLY)]
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("mariadb-cluster")
+@pytest.mark.parametrize(("kind", "plant"), [pytest.param(kind, plant, id=f"{kind}: {plant.what}") for kind, plant in of_today()])
+def test_a_planted_defect_is_found(kind: str, plant: Plant) -> None:
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    assert found_by(lambda: run_cluster_faults(kind, default_seed()), plant) is None

@@ -23,7 +23,7 @@ from store.backups.restore import Target, plan
 from store.backups.restore import restore as restore_backup
 from store.clusters.restore import ClusterTarget
 from store.clusters.shard_map import even_map
-from store.engines.sqlite import CELLS_FILE
+from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
 from tests.services import local_mariadb
 

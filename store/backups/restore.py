@@ -93,7 +93,8 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``state``: the entries that come back, keys and values."""
+    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``: the identity of the history that was backed up, where the
+    backup has it."""
 
     chain: Sequence[Backup]
     epoch: int
@@ -103,6 +104,7 @@ class Plan:
     dictionaries: Sequence[Dictionary]
     turns: Sequence[BackedTurn]
     columns: Sequence[str]
+    parent: str | None = None
 
     @property
     def backup(self) -> Backup:

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +24,15 @@ from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.dictionary_contract import DictionariesOfPuts
+from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
-from store.engines.sqlite_files import SqliteFile, connect
+from store.engines.sqlite_files import SqliteFile, sqlite_error
 from store.engines.sqlite_index import SqliteIndexes
+from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
 from store.engines.sqlite_state import SqliteState
-from store.errors import ProtectData
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
@@ -39,16 +40,6 @@ from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
-
-SCHEMA_VERSION: Final = 3
-"""1: no dictionaries; 2: no count of erasures. A file of an older version gets what it lacks when it is opened; a program of that version refuses it from then
-on."""
-
-CELLS_FILE: Final = "node-0.sqlite3"
-"""The file with the cells, in the datastore's directory."""
-
-STATE_FILE: Final = "state.sqlite3"
-"""The file with the state table, there too."""
 
 _ADDED_ID_BITS: Final = 47
 _SCAN_STEP: Final = 500
@@ -60,9 +51,10 @@ _ROW_BYTES: Final = 150
 
 
 class SqliteEngine:
-    """See the module. ``directory`` holds ``node-0.sqlite3`` (the cells) and ``state.sqlite3``; both are made when they are not there.
+    """See the module. ``directory`` holds the files; they are made where the store is new (:mod:`store.engines.sqlite_open`).
 
-    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13).
+    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13), when one is lost, or of another history;
+    StorageUnavailable while the store is being restored or scrubbed.
     """
 
     def __init__(self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
@@ -70,23 +62,26 @@ class SqliteEngine:
         self._shards = check_shard_count(shards)
         self._codec = codec
         self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
-        self._file = SqliteFile(directory / CELLS_FILE)
-        try:
-            prepare_file(self._file, datastore, self._shards)
+        self._instance = SharedLock(directory)
+        with ExitStack() as opened:
+            opened.callback(self._instance.close)
+            self._file = open_cells(directory, datastore, self._shards)
+            opened.callback(self._file.close)
+            self._history_id = history_of(self._file)
             self._dictionaries = SqliteDictionaries(self._file)
             self._dictionaries.check()
-            self._state = SqliteState(directory / STATE_FILE)
-        except BaseException:
-            self._file.close()
-            raise
+            self._state_file = open_other(self._file, STATE_FILE)
+            opened.callback(self._state_file.close)
+            self._state = SqliteState(self._state_file)
+            # data_version counts the commits of other connections: this one only ever asks.
+            self._watcher = self._file.another()
+            opened.pop_all()
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find)
         self._columns_seen: set[str] = set()
         self._index_lock = threading.Lock()
         self._index_file: SqliteFile | None = None
         self._indexes: SqliteIndexes | None = None
-        # data_version counts the commits of other connections: this one only ever asks.
-        self._watcher = connect(self._file.path)
         self._watcher_lock = threading.Lock()
 
     @property
@@ -96,6 +91,10 @@ class SqliteEngine:
     @property
     def shards(self) -> int:
         return self._shards
+
+    @property
+    def history_id(self) -> str:
+        return self._history_id
 
     @property
     def state(self) -> StateTable:
@@ -109,12 +108,20 @@ class SqliteEngine:
 
     @property
     def indexes(self) -> SqliteIndexes:
-        """Made with the first index that is looked at."""
+        """Made with the first index that is looked at. Raises ProtectData where its file is lost."""
         with self._index_lock:
             if self._indexes is None:
-                self._index_file = SqliteFile(self._file.path.with_name("index.sqlite3"))
+                self._index_file = open_other(self._file, INDEX_FILE)
                 self._indexes = SqliteIndexes(self._file, self._index_file, self.shards)
             return self._indexes
+
+    def renew_indexes(self) -> None:
+        """Puts an empty file in the place of that with the entries of indexes, whatever became of it. Every version is to be dropped in the catalog before."""
+        with self._index_lock:
+            if self._index_file is not None:
+                self._index_file.close()
+            self._index_file = self._indexes = None
+            renew_index(self._file)
 
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
@@ -197,6 +204,9 @@ class SqliteEngine:
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter"
+        for file in (self._state_file, self._index_file):  # who asks for the heads, health among them, is told of any file that was replaced
+            if file is not None:
+                file.look()
         with self._file.snapshot() as connection:
             if shards is None:
                 rows = connection.execute(sql).fetchall()
@@ -242,8 +252,12 @@ class SqliteEngine:
             return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
 
     def change_token(self) -> int:
-        with self._watcher_lock:
-            [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
+        self._file.look()  # in a file that was replaced nothing changes any more
+        try:
+            with self._watcher_lock:
+                [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error as error:
+            raise sqlite_error(self._file.path, "read failed: ", error) from error
         return int(token)
 
     def close(self) -> None:
@@ -255,32 +269,7 @@ class SqliteEngine:
                 self._index_file.close()
         with self._watcher_lock:
             self._watcher.close()
-
-
-def prepare_file(file: SqliteFile, datastore: str, shards: int) -> None:
-    """Makes the tables of a new file, or those that the version before did not have. Raises ProtectData for another datastore's file or a newer one."""
-    with file.write() as connection:
-        row = None
-        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
-            row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
-        if row is not None and (row[:2] != (datastore, shards) or row[2] > SCHEMA_VERSION):
-            raise ProtectData(
-                f"{file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {datastore!r} "
-                f"with {shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
-            )
-        if row is not None and row[2] == SCHEMA_VERSION:
-            return  # nothing is made anew: a table that is missing here is lost
-        for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
-            connection.execute(statement)
-        if row is None:
-            connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (datastore, shards, SCHEMA_VERSION))
-            numbers = [(shard,) for shard in range(shards)]
-            connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
-            connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
-        else:
-            if not connection.execute("SELECT 1 FROM pragma_table_info('shard_counter') WHERE name = 'erasures'").fetchone():
-                connection.execute("ALTER TABLE shard_counter ADD COLUMN erasures INTEGER NOT NULL DEFAULT 0")
-            connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
+        self._instance.close()
 
 
 class _PutTransaction:

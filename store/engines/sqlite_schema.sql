@@ -52,3 +52,11 @@ CREATE TABLE IF NOT EXISTS dictionary_turn (
     sha256        BLOB    NOT NULL,
     PRIMARY KEY (column_name, turn)
 ) STRICT, WITHOUT ROWID;
+
+-- The identity of this history, one row, and which other files were made for it: store/engines/sqlite_open.py.
+CREATE TABLE IF NOT EXISTS history (history_id TEXT NOT NULL, parent TEXT) STRICT;
+
+CREATE TABLE IF NOT EXISTS history_file (
+    name     TEXT    PRIMARY KEY,
+    adopting INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -12,6 +12,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from store.engines.instance_lock import exclusive_lock
 from store.engines.sqlite_files import connect
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint
@@ -20,7 +21,12 @@ declare("sqlite.scrub.between")
 
 
 def scrub_files(directory: Path) -> list[Path]:
-    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises StorageUnavailable when one is."""
+    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises ProtectData when one is, StorageUnavailable."""
+    with exclusive_lock(directory, "a scrub"):
+        return _scrubbed(directory)
+
+
+def _scrubbed(directory: Path) -> list[Path]:
     scrubbed = sorted(directory.glob("*.sqlite3"))
     for path in scrubbed:
         with closing(connect(path)) as connection:

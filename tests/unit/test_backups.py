@@ -369,6 +369,7 @@ def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(source: Datasto
 
 def test_a_place_that_is_not_empty_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
     backup = backed_up(source, folder)
+    source.close()
     with pytest.raises(ProtectData, match="empty storage only"):
         restored_into(tmp_path / "source", folder, backup)
     with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS), pytest.raises(InvalidRequest, match="another restore"):

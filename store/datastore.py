@@ -83,6 +83,11 @@ class Datastore:
         return self.engine.shards
 
     @property
+    def history_id(self) -> str | None:
+        """The identity of this history: a random number in hex, another one after every restore. None where the storage has none."""
+        return self.engine.history_id
+
+    @property
     def state(self) -> StateTable:
         return self.engine.state
 

@@ -101,6 +101,10 @@ class ClusteredEngine:
         return self._shards
 
     @property
+    def history_id(self) -> None:
+        return None
+
+    @property
     def state(self) -> StateTable:
         return self._state
 

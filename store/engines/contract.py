@@ -52,6 +52,8 @@ Restores
 Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
+    E24 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
+        history's identity, is refused (ProtectData, with both identities and the cure).
 """
 
 from __future__ import annotations
@@ -168,6 +170,12 @@ class Engine(Protocol):
 
     @property
     def shards(self) -> int: ...
+
+    @property
+    def history_id(self) -> str | None:
+        """The identity of the history: a random number of 128 bits in hex. The same for everybody who opens the storage, and another one after every restore.
+        None where the storage has none. E24."""
+        ...
 
     @property
     def state(self) -> StateTable: ...

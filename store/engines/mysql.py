@@ -86,6 +86,10 @@ class MySqlEngine:
         return self._shards
 
     @property
+    def history_id(self) -> None:
+        return None
+
+    @property
     def state(self) -> StateTable:
         return self._state
 

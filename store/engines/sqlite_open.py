@@ -154,9 +154,10 @@ def _files_before(connection: sqlite3.Connection, cells: Path, others: list[str]
     state = SqliteFile(cells.with_name(STATE_FILE), create=False)
     try:
         with state.read() as reading:
-            defined = reading.execute("SELECT 1 FROM sqlite_schema WHERE name = 'entry'").fetchone() and reading.execute(
-                "SELECT 1 FROM entry WHERE key >= ? AND key < ? LIMIT 1", (_INDEX_DEFINITIONS, _INDEX_DEFINITIONS + b"\xff")
-            ).fetchone()
+            defined = (
+                reading.execute("SELECT 1 FROM sqlite_schema WHERE name = 'entry'").fetchone()
+                and reading.execute("SELECT 1 FROM entry WHERE key >= ? AND key < ? LIMIT 1", (_INDEX_DEFINITIONS, _INDEX_DEFINITIONS + b"\xff")).fetchone()
+            )
     finally:
         state.close()
     return [STATE_FILE, INDEX_FILE] if defined else others

@@ -1,7 +1,7 @@
 """Builds every index of an embedded store again, whatever became of the file with their entries: the cells alone decide what is in it.
 
-Crash points: first all versions are marked as dropped, so nobody asks them; then an empty file takes the place of the old one; then each index gets a new version
-of its newest definition, and the old ones are forgotten. Killed anywhere, it is run again, and no query is ever answered from an empty file.
+Crash points: first all versions are marked as dropped, so nobody asks them; then an empty file takes the place of the old one; then each index gets a new
+version of its newest definition, and the old ones are forgotten. Killed anywhere, it is run again, and no query is ever answered from an empty file.
 """
 
 from __future__ import annotations

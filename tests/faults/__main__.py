@@ -1,5 +1,5 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on the files of an embedded store, on storage clusters, on triggers with their ZooKeeper, on gateways, and on exports; one
-JSON summary a line. Exits with 1 when an invariant was broken or a fault did not happen."""
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on the files of an embedded store, on storage clusters, on triggers with their ZooKeeper,
+on gateways, and on exports; one JSON summary a line. Exits with 1 when an invariant was broken or a fault did not happen."""
 
 from __future__ import annotations
 

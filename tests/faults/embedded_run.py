@@ -1,12 +1,12 @@
 """Fault runs on the files of an embedded store: a worker process takes puts while it may open no more files, its disk is full, or its files are replaced.
 
-Each cell is put once. Afterwards the worker is killed, and a process that begins afresh reads the log: nothing acknowledged is lost (I1), nothing stands twice
-or elsewhere (I2, I4, I5, I7), and nothing that certainly failed is there (E6). While the files of a worker are others, it acknowledges nothing and is not ready.
+Each cell is put once. Afterwards the worker is killed, and a process that begins afresh reads the log: nothing acknowledged is lost (I1), nothing stands
+twice or elsewhere (I2, I4, I5, I7), and nothing that certainly failed is there (E6). While a worker's files are others, it acknowledges nothing and is not
+ready.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import shutil
@@ -36,6 +36,9 @@ CALL_MAX_S = 15.0
 READY_MAX_S = 3.0
 """A worker whose files are others says so by then: it looks 20 times a second."""
 
+LIMIT_S = 10.0
+"""How long a worker may open nothing at most: far longer than the cells of a checkpoint take."""
+
 _TEXT_BYTES = {DESCRIPTOR_LIMIT: 20_000, FILES_REPLACED: 100, STORE_DISK_FULL: 2_000}
 """Of a body. At the descriptor limit a few hundred cells have to make a checkpoint, which opens files."""
 
@@ -55,7 +58,7 @@ def run_embedded_faults(kind: str, seed: int, directory: Path) -> FaultRun:
                     _until_acknowledged(ledger, time.monotonic(), 20)
                     began_s = time.monotonic()
                     if kind == DESCRIPTOR_LIMIT:
-                        result.witnessed.append(_at_the_limit(worker))
+                        result.witnessed.append(_at_the_limit(worker, ledger))
                     elif kind == STORE_DISK_FULL:
                         result.witnessed.append(_disk_full(worker, store, ledger))
                     else:
@@ -81,24 +84,34 @@ def run_embedded_faults(kind: str, seed: int, directory: Path) -> FaultRun:
 # --- faults ----------------------------------------------------------------------------------------------------------------------
 
 
-def _at_the_limit(worker: Worker) -> str:
-    """The worker may open nothing until it has tried a checkpoint, which needs to."""
+def _at_the_limit(worker: Worker, ledger: Ledger) -> str:
+    """The worker may open nothing until it has tried checkpoints, which need to."""
+    began_s = time.monotonic()
     before, tried = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE), worker.warnings("no checkpoint just now")
-    used = {int(name) for name in os.listdir(f"/proc/{worker.pid}/fd")}
+    used = {int(each.name) for each in Path(f"/proc/{worker.pid}/fd").iterdir()}
     free = next(number for number in range(len(used) + 1) if number not in used)
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (free, before[1]))
-    wait_until(lambda: worker.warnings("no checkpoint just now") >= tried + 3, "checkpoints fail for want of a descriptor", 60)
+    while worker.warnings("no checkpoint just now") < tried + 3 and time.monotonic() < began_s + LIMIT_S:
+        time.sleep(0.02)
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
-    return f"{worker}: no checkpoint {worker.warnings('no checkpoint just now') - tried} times at {free} descriptors"
+    missed, refused = worker.warnings("no checkpoint just now") - tried, len(_refused(ledger, began_s))
+    if not missed and not refused:
+        raise RuntimeError(f"{worker} wanted no descriptor in {LIMIT_S} s: the fault did not happen")
+    return f"{worker}: no checkpoint {missed} times and {refused} puts refused at {free} descriptors"
 
 
 def _disk_full(worker: Worker, disk: Path, ledger: Ledger) -> str:
     began_s = time.monotonic()
     fill(disk)
-    wait_until(lambda: sum(put.begun_s > began_s and put.outcome in ("failed", "unknown") for put in list(ledger.puts)) > 50, "puts fail on the full disk")
+    filled_s = time.monotonic()
+    wait_until(lambda: sum(put.begun_s > filled_s and put.outcome is not None for put in list(ledger.puts)) > 50, "puts are answered on the full disk")
     make_room(disk)
-    refused = [put.outcome for put in list(ledger.puts) if put.begun_s > began_s and put.outcome in ("failed", "unknown")]
+    refused = _refused(ledger, began_s)
     return f"{worker}: {refused.count('failed')} puts failed and {refused.count('unknown')} are unknown on a full disk"
+
+
+def _refused(ledger: Ledger, since_s: float) -> list[str]:
+    return [put.outcome for put in list(ledger.puts) if put.begun_s > since_s and put.outcome in ("failed", "unknown")]
 
 
 def _files_replaced(worker: Worker, place: Path, variant: str, ledger: Ledger, chance: random.Random) -> Violations:

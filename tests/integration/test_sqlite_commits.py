@@ -114,7 +114,7 @@ def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards(
                 assert writer.stdout is not None
                 writer.stdin.write(" ".join(map(str, numbers)) + "\n")
                 writer.stdin.flush()
-                return dict((int(number), outcome) for number, outcome in (line.split() for line in iter(writer.stdout.readline, "done\n")))
+                return {int(number): outcome for number, outcome in (line.split() for line in iter(writer.stdout.readline, "done\n"))}
 
             assert writer.stdout.readline() == "open\n"
             outcomes = put(range(50))

@@ -344,6 +344,7 @@ def test_a_fork_keeps_the_lock_until_both_have_ended(place: Path) -> None:
 
 
 def test_a_killed_process_holds_nothing(place: Path) -> None:
-    program = f"import os; from pathlib import Path; from store.engines.sqlite import SqliteEngine; SqliteEngine(Path({str(place)!r}), 'trips', {SHARDS}); os.kill(os.getpid(), 9)"
+    opening = f"SqliteEngine(Path({str(place)!r}), 'trips', {SHARDS})"
+    program = f"import os; from pathlib import Path; from store.engines.sqlite import SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == -signal.SIGKILL
     assert scrub_files(place)

@@ -15,10 +15,11 @@ from cellfeed.config import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from store.backups.restore import Target
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role
+from store.clusters.failover import master_state
 from store.clusters.init import Initialised, init_cluster
+from store.clusters.migrate import identify
 from store.clusters.restore import ClusterTarget
-from store.clusters.shard_map import ShardMap, even_map, merged, read_map
+from store.clusters.shard_map import ShardMap, even_map, first_map, merged, read_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.dictionaries.recovery import Place
@@ -28,7 +29,6 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_migrations import Layout, check_schema
-from store.engines.mysql_state import MySqlState
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_open import CELLS_FILE, open_cells
 from store.engines.sqlite_restore import SqliteTarget
@@ -76,7 +76,7 @@ def shard_map(config: Config) -> ShardMap:
         return even_map(config.datastore.name, config.datastore.shards, [cluster.name for cluster in clusters])
     if len(given) != len(clusters):
         raise InvalidRequest("config: either every cluster names its shards, or none does")
-    made = ShardMap(config.datastore.name, config.datastore.shards, 1, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
+    made = first_map(config.datastore.name, config.datastore.shards, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
     made.by_shard()
     return made
 
@@ -100,6 +100,15 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
             servers.close()
 
 
+def identify_clusters(config: Config) -> str:
+    """Gives the datastore's clusters a history identity where they have none yet, and returns it. Raises as :func:`store.clusters.migrate.identify`."""
+    with ExitStack() as opened:
+        servers = [cluster_servers(config, cluster.name) for cluster in config.datastore.clusters]
+        for each in servers:
+            opened.callback(each.close)
+        return identify(servers)
+
+
 def _is_bare(config: Config, name: str) -> bool:
     """Whether all servers of the cluster answer, and none holds anything of the datastore."""
     servers = cluster_servers(config, name)
@@ -117,8 +126,7 @@ def _present_map(config: Config) -> ShardMap | None:
     for cluster in config.datastore.clusters:
         servers = cluster_servers(config, cluster.name)
         try:
-            role, _ = cluster_role(servers)
-            told = read_map(MySqlState(servers.server(role.master), servers.meta))
+            told = read_map(master_state(servers))
         except StorageUnavailable:
             continue  # not made yet, or away: of those that were made one is enough
         finally:
@@ -171,7 +179,7 @@ def restore_target(config: Config, directory: Path, owners: Mapping[str, Sequenc
         return SqliteTarget(directory / given.directory / given.name, given.name, given.shards)
     divided = shard_map(config)
     if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {cluster.name for cluster in given.clusters}:
-        divided = ShardMap(given.name, given.shards, 1, {name: list(ranges) for name, ranges in owners.items()})
+        divided = first_map(given.name, given.shards, {name: list(ranges) for name, ranges in owners.items()})
     return ClusterTarget([cluster_servers(config, cluster.name) for cluster in given.clusters], divided)
 
 

@@ -83,8 +83,8 @@ class Datastore:
         return self.engine.shards
 
     @property
-    def history_id(self) -> str | None:
-        """The identity of this history: a random number in hex, another one after every restore. None where the storage has none."""
+    def history_id(self) -> str:
+        """The identity of this history (:mod:`store.histories`): another one after every restore. Empty where the storage has none."""
         return self.engine.history_id
 
     @property

@@ -54,6 +54,8 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
             {"cluster": cluster.name, "master": done.master, "version": done.version, "steps": steps},
             f"{cluster.name}: version {done.version}{titles}",
         )
+    history_id = storage.identify_clusters(checked)
+    _done(as_json, {"history_id": history_id}, f"history {history_id}")
 
 
 @app.command("status")

@@ -210,7 +210,7 @@ class FailingMaster:
         return self._minion.shards
 
     @property
-    def history_id(self) -> str | None:
+    def history_id(self) -> str:
         return self._minion.history_id
 
     @property

@@ -99,7 +99,7 @@ class GatedEngine:
         return self._engine.shards
 
     @property
-    def history_id(self) -> str | None:
+    def history_id(self) -> str:
         return self._engine.history_id
 
     @property

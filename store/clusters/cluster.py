@@ -32,7 +32,7 @@ from typing import Final, TypeVar
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import ErasedStep, Head, Replica, WriteTerms
+from store.engines.contract import ErasedStep, Head, Replica
 from store.errors import OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
 
@@ -157,7 +157,7 @@ class Cluster:
             raise StorageUnavailable(f"cluster {self.name}: a promotion is under way: {error}") from error
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
-        return self.write(lambda engine, role: engine.put(cells, WriteTerms(role.epoch, role.semi_sync)))
+        return self.write(lambda engine, role: engine.put(cells, role.terms))
 
     def _write_under(self, role: Role, what: Callable[[NodeEngine, Role], T], timeout_s: float) -> T:
         began_s = time.monotonic()
@@ -296,11 +296,11 @@ class Cluster:
 
     def trim(self, shard: int, below: int, cells_max: int) -> int:
         """A step of a trim on the master, under the role's epoch; see the engine's."""
-        return self.write(lambda engine, role: engine.trim(shard, below, cells_max, WriteTerms(role.epoch, role.semi_sync)))
+        return self.write(lambda engine, role: engine.trim(shard, below, cells_max, role.terms))
 
     def erase(self, row_key: bytes, cells_max: int) -> ErasedStep:
         """A step of an erasure on the master, under the role's epoch; see the engine's."""
-        return self.write(lambda engine, role: engine.erase(row_key, cells_max, WriteTerms(role.epoch, role.semi_sync)))
+        return self.write(lambda engine, role: engine.erase(row_key, cells_max, role.terms))
 
     def close(self) -> None:
         for node in self.nodes.values():

@@ -71,7 +71,7 @@ class ClusteredDictionaries:
 
     def add(self, dictionary: Dictionary) -> None:
         for cluster in self._clusters:
-            cluster.write(lambda engine, _: engine.dictionaries.add(dictionary))
+            cluster.write(lambda engine, role: engine.dictionaries.add(dictionary, role.terms))
             failpoint("cluster.dictionary.between_contents")
         for cluster in self._clusters:
             _wait_for_minion(cluster, dictionary)
@@ -79,7 +79,7 @@ class ClusteredDictionaries:
     def use(self, dictionary: Dictionary, turn: int) -> bool:
         first, *others = self._clusters
         failpoint("cluster.dictionary.before_turns")
-        if not first.write(lambda engine, _: engine.dictionaries.use(dictionary, turn)):
+        if not first.write(lambda engine, role: engine.dictionaries.use(dictionary, turn, role.terms)):
             return False
         for cluster in others:
             failpoint("cluster.dictionary.between_turns")
@@ -93,7 +93,7 @@ class ClusteredDictionaries:
             lacking = [cluster for cluster in self._clusters if dictionary_id not in contents[cluster]]
             if lacking and (dictionary := self.find(dictionary_id)) is not None:
                 for cluster in lacking:
-                    cluster.write(lambda engine, _, dictionary=dictionary: engine.dictionaries.add(dictionary))  # type: ignore[misc]
+                    cluster.write(lambda engine, role, dictionary=dictionary: engine.dictionaries.add(dictionary, role.terms))  # type: ignore[misc]
         first, *others = self._clusters
         decided = _current(first)
         for cluster in others:
@@ -132,7 +132,7 @@ def _take(cluster: Cluster, dictionary: Dictionary) -> None:
     """The cluster's next turn of the column, unless it uses the dictionary already, or another process is writing turns there."""
     turn = _current(cluster).get(dictionary.column_name)
     if turn is None or turn.dictionary_id != dictionary.dictionary_id:
-        cluster.write(lambda engine, _: engine.dictionaries.use(dictionary, turn.turn + 1 if turn else 0))
+        cluster.write(lambda engine, role: engine.dictionaries.use(dictionary, turn.turn + 1 if turn else 0, role.terms))
 
 
 def _wait_for_minion(cluster: Cluster, dictionary: Dictionary) -> None:

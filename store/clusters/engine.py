@@ -101,8 +101,8 @@ class ClusteredEngine:
         return self._shards
 
     @property
-    def history_id(self) -> None:
-        return None
+    def history_id(self) -> str:
+        return ""
 
     @property
     def state(self) -> StateTable:

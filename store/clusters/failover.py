@@ -29,9 +29,10 @@ from typing import Final
 
 import msgspec
 
-from store.clusters.roles import ROLE_KEY, Role, newest, read_role
+from store.clusters.roles import Role, newest, of_other_histories, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import has_database, query, run_script
+from store.engines.mysql_guard import ROLE_KEY
 from store.engines.mysql_replication import (
     Gtid,
     check_mariadb,
@@ -47,6 +48,7 @@ from store.engines.mysql_replication import (
     stop_receiving,
 )
 from store.engines.mysql_state import MySqlState
+from store.engines.state_limits import revision_of_next_history
 from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -85,10 +87,18 @@ def cluster_role(cluster: ClusterServers) -> tuple[Role, dict[str, str]]:
             roles[name] = read_role(MySqlState(server, cluster.meta))
         except CellfeedError as error:
             silent[name] = str(error)
-    role = newest(roles.values())
+    foreign = of_other_histories(cluster.name, roles)
+    silent.update(foreign)
+    role = newest(role for name, role in roles.items() if name not in foreign)
     if role is None:
         raise StorageUnavailable(f"cluster {cluster.name}: no node tells who is master: {'; '.join(silent.values()) or 'it was never made (cluster init)'}")
     return role, silent
+
+
+def master_state(cluster: ClusterServers) -> MySqlState:
+    """The state table on the present master, for commits under its role. Raises as :func:`cluster_role`."""
+    role, _ = cluster_role(cluster)
+    return MySqlState(cluster.server(role.master), cluster.meta, role.terms)
 
 
 def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = (), gone_in: int | None = None) -> Promotion:
@@ -251,7 +261,8 @@ def _raise(cluster: ClusterServers, role: Role) -> None:
     server = cluster.server(role.master)
     stop_following(server)
     with server.connection() as connection:
-        [(revision,)] = query(connection, f"SELECT revision + 1 FROM {cluster.meta}.state_revision")
+        [(last,)] = query(connection, f"SELECT revision FROM {cluster.meta}.state_revision")
+        revision = revision_of_next_history(int(last))
         run_script(
             connection,
             [
@@ -259,9 +270,8 @@ def _raise(cluster: ClusterServers, role: Role) -> None:
                 f"UPDATE {cluster.meta}.shard_counter SET leader_epoch = {role.epoch}",
                 f"INSERT INTO {cluster.meta}.leader_epoch (shard, leader_epoch, first_added_id) "
                 f"SELECT shard, {role.epoch} + epoch_base, next_added_id FROM {cluster.meta}.shard_counter",
-                f"UPDATE {cluster.meta}.state_revision SET revision = {int(revision)}",
-                f"REPLACE INTO {cluster.meta}.state_entry (entry_key, value, version) "
-                f"VALUES ('{ROLE_KEY}', X'{msgspec.json.encode(role).hex()}', {int(revision)})",
+                f"UPDATE {cluster.meta}.state_revision SET revision = {revision}",
+                f"REPLACE INTO {cluster.meta}.state_entry (entry_key, value, version) VALUES ('{ROLE_KEY}', X'{msgspec.json.encode(role).hex()}', {revision})",
                 "COMMIT",
             ],
         )

@@ -16,7 +16,6 @@ from store.clusters.cluster import Cluster
 from store.clusters.fan_out import FanOut
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
-from store.clusters.roles import Role
 from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow
 from store.engines.index_fences import Fences
@@ -42,17 +41,19 @@ class ClusteredIndexes:
         self._fences = Fences([_FencedCluster(cluster) for cluster in clusters])
 
     def create(self, table: IndexTable) -> frozenset[int]:
-        return self._everywhere(lambda indexes: indexes.create(table), f"has no table {table.name} yet")
+        return self._everywhere(lambda indexes, terms: indexes.create(table, terms), f"has no table {table.name} yet")
 
     def drop(self, table: IndexTable) -> frozenset[int]:
-        return self._everywhere(lambda indexes: indexes.drop(table), f"has its table {table.name} still")
+        return self._everywhere(lambda indexes, terms: indexes.drop(table, terms), f"has its table {table.name} still")
 
-    def _everywhere(self, act: Callable[[NodeIndexStore], frozenset[int]], otherwise: str) -> frozenset[int]:
+    def _everywhere(self, act: Callable[[NodeIndexStore, WriteTerms], frozenset[int]], otherwise: str) -> frozenset[int]:
         """On every shard. One that is behind the fence of a move is served nowhere, and its tables have other names: it is waited for, or the move would
         take it along as it was."""
 
         def once() -> frozenset[int]:
-            done = frozenset(shard for cluster in self._clusters for shard in cluster.write(lambda engine, _: act(engine.indexes), WRITE_TIMEOUT_S))
+            done = frozenset(
+                shard for cluster in self._clusters for shard in cluster.write(lambda engine, role: act(engine.indexes, role.terms), WRITE_TIMEOUT_S)
+            )
             if lacking := set(range(self._placement.map.shards)) - done:
                 raise ShardMoving(f"shard {min(lacking)} {otherwise}: it moves to another cluster, or is on one that this process does not know; try again")
             return done
@@ -70,14 +71,14 @@ class ClusteredIndexes:
 
     def _apply(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]) -> None:
         for cluster, some in self._by_cluster(entries).items():
-            cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, fences, _terms(role)))  # type: ignore[misc]
+            cluster.write(lambda engine, role, some=some: engine.indexes.apply(table, some, fences, role.terms))  # type: ignore[misc]
 
     def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
         return self._placement.settled(lambda: self._remove(table, entries, fences))
 
     def _remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int]) -> None:
         for cluster, some in self._by_cluster(entries).items():
-            cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, fences, _terms(role)))  # type: ignore[misc]
+            cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, fences, role.terms))  # type: ignore[misc]
 
     def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
         return self._placement.settled(lambda: self._select(table, wanted, read_from))
@@ -183,11 +184,7 @@ class _FencedCluster:
         return _of_master(self._cluster, lambda engine: engine.indexes.fence_numbers(shards))
 
     def set_fences(self, numbers: Mapping[int, int]) -> None:
-        self._cluster.write(lambda engine, role: engine.indexes.set_fences(numbers, _terms(role)))
-
-
-def _terms(role: Role) -> WriteTerms:
-    return WriteTerms(role.epoch, role.semi_sync)
+        self._cluster.write(lambda engine, role: engine.indexes.set_fences(numbers, role.terms))
 
 
 def _once_there(cluster: Cluster, locations: Mapping[int, int], read: Callable[[NodeEngine], list[StoredCell] | None]) -> list[StoredCell]:

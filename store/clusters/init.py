@@ -25,10 +25,12 @@ from store.engines.mysql_restore import Mark, read_mark
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import refuse_other_history
 
 declare("cluster.init.after_follow", "cluster.init.after_schema", "cluster.init.after_map")
 
 _log = logging.getLogger("cellfeed.clusters")
+_FOREIGN: Final = "Nothing was done. Name servers of this datastore in the configuration, or bare ones"
 _OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
@@ -60,6 +62,8 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
         role = max(found, key=lambda each: each.epoch)
         if role.cluster != cluster.name:
             raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
+        for told in found:
+            refuse_other_history(f"a server of cluster {cluster.name}", told.history_id, "the datastore", shard_map.history_id, _FOREIGN)
         return Initialised(cluster.name, role.master, role.minions, was_there=True)
     if away:
         raise away[0]  # only a cluster that has been made can do without one of its servers
@@ -70,7 +74,7 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
     if minion_names:
         set_semi_sync(master, master=True, wanted=cluster.semi_sync)
-    write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names)))
+    write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names), history_id=shard_map.history_id))
     _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
     return Initialised(cluster.name, master_name, minion_names, was_there=False)
 

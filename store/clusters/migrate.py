@@ -6,12 +6,22 @@ step only ever adds what they do not know.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store.clusters.failover import cluster_role
+import msgspec
+
+from store.clusters.failover import cluster_role, master_state
+from store.clusters.roles import change_role
+from store.clusters.shard_map import merged, read_map, write_map
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_checks import ServerRole, check_server, refuse
 from store.engines.mysql_migrations import SCHEMA_VERSION, Layout, Step, migrate
+from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
+from store.histories import new_history_id, refuse_other_history
+
+declare("cluster.identify.after_map")
 
 
 @dataclass(frozen=True)
@@ -29,4 +39,21 @@ def migrate_cluster(cluster: ClusterServers) -> Migrated:
     master = cluster.server(role.master)
     with master.connection() as connection:
         refuse(master, check_server(connection, ServerRole.MASTER))
-    return Migrated(role.master, SCHEMA_VERSION, migrate(master, Layout(cluster.datastore, cluster.shards)))
+    return Migrated(role.master, SCHEMA_VERSION, migrate(master, Layout(cluster.datastore, cluster.shards), terms=role.terms))
+
+
+def identify(clusters: Sequence[ClusterServers]) -> str:
+    """Gives the clusters of a datastore that was made before histories had an identity one, and returns it. First all maps have it, then the roles: a run that
+    was killed in between is completed by the next one, which finds the id in a map. Raises ProtectData for clusters of two histories, StorageUnavailable."""
+    maps = {cluster.name: found for cluster in clusters if (found := read_map(master_state(cluster))) is not None}
+    known = merged(list(maps.values()))
+    known = known if known.history_id else msgspec.structs.replace(known, history_id=new_history_id())
+    for cluster in clusters:
+        write_map({cluster.name: master_state(cluster)}, known)
+        failpoint("cluster.identify.after_map")
+    for cluster in clusters:
+        role, _ = cluster_role(cluster)
+        refuse_other_history(f"cluster {cluster.name}", role.history_id, "the datastore", known.history_id)
+        if not role.history_id and not change_role(master_state(cluster), role, msgspec.structs.replace(role, history_id=known.history_id)):
+            raise StorageUnavailable(f"cluster {cluster.name}: its role changed meanwhile; run it again")
+    return known.history_id

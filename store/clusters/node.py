@@ -15,11 +15,12 @@ from typing import Final, Protocol, TypeVar
 
 from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
-from store.clusters.buffer_table import BufferTable
-from store.clusters.roles import ROLE_KEY, Role, decode_role
-from store.engines.contract import Engine, ErasedStep, Head, Look, WriteTerms
-from store.engines.dictionary_contract import DictionaryTable
+from store.clusters.buffer_table import NodeBufferTable
+from store.clusters.roles import Role, decode_role
+from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTable, WriteTerms
+from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
+from store.engines.mysql_guard import ROLE_KEY
 from store.errors import CellfeedError, DataDamaged, ProtectData, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 
@@ -60,17 +61,20 @@ class NodeEngine(Engine, Protocol):
         ...
 
     @property
+    def state(self) -> NodeStateTable: ...
+
+    @property
     def indexes(self) -> NodeIndexStore: ...
 
     @property
-    def dictionaries(self) -> DictionaryTable: ...
+    def dictionaries(self) -> NodeDictionaryTable: ...
 
     def abort(self) -> None:
         """Cuts off calls under way, which fail as when the network does. Later calls work."""
         ...
 
     @property
-    def buffer(self) -> BufferTable:
+    def buffer(self) -> NodeBufferTable:
         """Cells of other clusters that wait on this one."""
         ...
 

@@ -43,6 +43,7 @@ from store.engines.mysql_replication import (
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import refuse_other_history
 
 declare("rejoin.after_record", "rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta")
 
@@ -79,9 +80,14 @@ class NeverReplicated:
 
 def heard_epoch(cluster: ClusterServers, node: str) -> int | None:
     """The epoch of the role that the node has heard of; None when it tells none (a bare server, or half a copy)."""
-    server = cluster.server(node)
-    role = read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
+    role = told_role(cluster, node)
     return role.epoch if role else None
+
+
+def told_role(cluster: ClusterServers, node: str) -> Role | None:
+    """The role that the node has heard of, of whichever cluster and history; None when it tells none."""
+    server = cluster.server(node)
+    return read_role(MySqlState(server, cluster.meta)) if has_database(server, cluster.meta) else None
 
 
 def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
@@ -166,6 +172,9 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
     if not is_read_only(server):
         make_read_only(server)
         _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
+    if (told := told_role(cluster, node)) is not None:
+        cure = f"Nothing of it may be put again; to make it a copy of the master: cellfeed cluster rejoin {cluster.name} {node} --copy"
+        refuse_other_history(f"{node} was fenced: it", told.history_id, f"cluster {cluster.name}", role.history_id, cure)
     if not is_prefix(cluster, node, role):
         heard = heard_epoch(cluster, node)
         if heard is None:
@@ -263,7 +272,7 @@ def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed:
 def _is_recorded(cluster: ClusterServers, role: Role, node: str) -> bool:
     """Has the role name the node as minion: no promotion goes on without it from then on, unless it is given up by name. False when that was not confirmed."""
     try:
-        return change_role(MySqlState(cluster.server(role.master), cluster.meta), role, role.with_minion(node))
+        return change_role(MySqlState(cluster.server(role.master), cluster.meta, role.terms), role, role.with_minion(node))
     except Unavailable as error:
         _log.warning("cluster %s: that %s is a minion again could not be written down yet: %s", cluster.name, node, error)
         return False

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
+import msgspec
+
 from store.backups.restore import LogReader, Plan
 from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
@@ -69,6 +71,9 @@ class ClusterTarget:
             first = next(iter(cluster.servers.values()))
             self._held.enter_context(promotion_lock([first], cluster.name))
         found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
+        # A run that continues another one restores into the same history.
+        begun = [mark.role.history_id for mark, _ in found.values() if mark is not None and _is_of(mark, plan) and mark.role.history_id]
+        self._map = msgspec.structs.replace(self._map, history_id=begun[0] if begun else self._map.history_id)
         if all(mark is not None and mark.done for mark, _ in found.values()):
             raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
         for name, cluster in self._clusters.items():
@@ -91,23 +96,31 @@ class ClusterTarget:
 
     def _begin(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
         backup = plan.backup
+        terms = role.terms if role is not None and mark is None else None
         if mark is None and role is None:
             prepare_cluster(cluster, self._map)
             first, *minions = cluster.servers
             role = Role(cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions))
-        if mark is not None and (mark.backup, mark.sha256) == (backup.name, backup.sha256):
-            wanted = mark if mark.done else Mark(mark.backup, mark.sha256, _under(mark.role, plan.epoch))
+        if mark is not None and _is_of(mark, plan):
+            wanted = mark if mark.done else Mark(mark.backup, mark.sha256, self._under(mark.role, plan.epoch))
         else:
-            wanted = Mark(backup.name, backup.sha256, _under(mark.role if mark is not None else role, plan.epoch))
+            wanted = Mark(backup.name, backup.sha256, self._under(mark.role if mark is not None else role, plan.epoch))
         master = cluster.server(wanted.role.master)
         self._restores[cluster.name] = restore = MySqlRestore(master, Layout(cluster.datastore, cluster.shards))
         if wanted.done:
             return wanted
+        restore.begin(wanted, terms)
         set_semi_sync(master, master=True, wanted=False)  # nothing is acknowledged before the end, when all minions have all of it
-        restore.begin(wanted)
         write_map({cluster.name: MySqlState(master, cluster.meta)}, self._map)
         self._check_shards(cluster, restore)
         return wanted
+
+    def _under(self, role: Role | None, epoch: int) -> Role:
+        """The role that the cluster gets, in the history that begins. Raises ProtectData where it has seen more promotions than the backup."""
+        assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
+        if role.epoch > epoch:
+            raise ProtectData(f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it to {epoch}: restore into servers that are bare")
+        return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync, history_id=self._map.history_id)
 
     def _check_shards(self, cluster: ClusterServers, restore: MySqlRestore) -> None:
         if sorted(restore.loaded()) != self._map.shards_of(cluster.name):
@@ -184,9 +197,6 @@ class _Reader:
         return self._engines[self._cluster_of[shard]].scan(shard, location, limit)
 
 
-def _under(role: Role | None, epoch: int) -> Role:
-    """The role that the cluster gets. Raises ProtectData where it has seen more promotions than the backup."""
-    assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
-    if role.epoch > epoch:
-        raise ProtectData(f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it to {epoch}: restore into servers that are bare")
-    return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync)
+def _is_of(mark: Mark, plan: Plan) -> bool:
+    """Whether the restore of this very backup was begun."""
+    return (mark.backup, mark.sha256) == (plan.backup.name, plan.backup.sha256)

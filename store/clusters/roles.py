@@ -6,16 +6,16 @@ master that comes back, or is cut off, convinces nobody who can reach one node t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from store.engines.contract import StateTable
-from store.errors import DataDamaged
-
-ROLE_KEY: Final = "cluster/role"
-
+from store.engines.contract import StateTable, WriteTerms
+from store.engines.mysql_guard import ROLE_KEY
+from store.errors import DataDamaged, ProtectData
+from store.histories import is_same_history
 
 PROMOTIONS_KEPT: Final = 100
 """So many promotions are remembered, the newest: a node that slept through more of them is made a copy."""
@@ -23,7 +23,8 @@ PROMOTIONS_KEPT: Final = 100
 
 class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
-    come back since. ``promotions``: of each promotion, in their order, the epoch that it raised and what the new master had then, as a GTID position."""
+    come back since. ``promotions``: of each promotion, in their order, the epoch that it raised and what the new master had then, as a GTID position.
+    ``history_id``: of the datastore (:mod:`store.histories`)."""
 
     cluster: str
     master: str
@@ -31,6 +32,12 @@ class Role(msgspec.Struct, frozen=True):
     minions: list[str] = []
     semi_sync: bool = False
     promotions: list[tuple[int, str]] = []
+    history_id: str = ""
+
+    @property
+    def terms(self) -> WriteTerms:
+        """The terms of a write by a process that believes this role."""
+        return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
     def promoted(self, master: str, minions: list[str], position: str) -> Role:
         """The role after a promotion of ``master``, which has ``position``."""
@@ -89,3 +96,24 @@ def change_role(state: StateTable, old: Role, new: Role) -> bool:
 def newest(roles: Iterable[Role | None]) -> Role | None:
     """The role of the highest epoch, and of those the one with most minions: within an epoch they only grow."""
     return max((role for role in roles if role is not None), key=lambda role: (role.epoch, len(role.minions)), default=None)
+
+
+def of_other_histories(cluster: str, roles: Mapping[str, Role | None]) -> dict[str, str]:
+    """The nodes whose role is not of the cluster, each with the reason: of another name, or of another
+    history than most nodes tell. Raises ProtectData where two histories have as many nodes."""
+    told = {node: role for node, role in roles.items() if role is not None}
+    foreign = {node: f"it is a node of cluster {role.cluster!r}, not of {cluster!r}" for node, role in told.items() if role.cluster != cluster}
+    most = Counter(role.history_id for node, role in told.items() if node not in foreign and role.history_id).most_common(2)
+    if len(most) == 2 and most[0][1] == most[1][1]:
+        of_each = ", ".join(f"{node}: {role.history_id}" for node, role in told.items())
+        raise ProtectData(
+            f"cluster {cluster}: its nodes belong to two histories ({of_each}), and as many to one as to the other: nothing was done. "
+            "Name only servers of one datastore in the configuration"
+        )
+    for node, role in told.items():
+        if node not in foreign and most and not is_same_history(role.history_id, most[0][0]):
+            foreign[node] = (
+                f"it belongs to history {role.history_id}, the cluster to {most[0][0]}: it is another datastore's server, or one from before a restore; "
+                f"to make it a copy of the master: cellfeed cluster rejoin {cluster} {node} --copy"
+            )
+    return foreign

@@ -15,8 +15,11 @@ import msgspec
 
 from store.engines.contract import StateTable
 from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
+from store.histories import new_history_id, refuse_other_history
 
 MAP_KEY: Final = "cluster/shard-map"
+
+_TWO_DATASTORES: Final = "Name only clusters of one datastore in the configuration"
 
 _ATTEMPTS_MAX: Final = 20
 """Others write the same entry only when they move shards, too."""
@@ -24,13 +27,14 @@ _ATTEMPTS_MAX: Final = 20
 
 class ShardMap(msgspec.Struct, frozen=True):
     """``owners``: cluster name to ``[first, last]`` ranges of shards, together all of 0 … ``shards`` - 1 and none twice. ``since``: for shards that have been
-    moved, the leader epoch in which their cluster got them."""
+    moved, the leader epoch in which their cluster got them. ``history_id``: of the datastore (:mod:`store.histories`)."""
 
     datastore: str
     shards: int
     version: int
     owners: dict[str, list[tuple[int, int]]]
     since: dict[int, int] = {}
+    history_id: str = ""
 
     def shards_of(self, cluster: str) -> list[int]:
         """The shards of a cluster, ascending."""
@@ -60,23 +64,30 @@ class ShardMap(msgspec.Struct, frozen=True):
 
 
 def merged(maps: Sequence[ShardMap]) -> ShardMap:
-    """Of each shard the owner since the highest leader epoch; the first map's, where none was moved."""
+    """Of each shard the owner since the highest leader epoch; the first map's, where none was moved. Raises ProtectData for maps of different histories."""
     first, *others = maps
-    by_shard, since = first.by_shard(), dict(first.since)
+    by_shard, since, history_id = first.by_shard(), dict(first.since), first.history_id
     for other in others:
+        refuse_other_history("one shard map", history_id, "another", other.history_id, _TWO_DATASTORES)
+        history_id = history_id or other.history_id
         owners = other.by_shard()
         for shard, epoch in other.since.items():
             if epoch > since.get(shard, -1):
                 by_shard[shard], since[shard] = owners[shard], epoch
-    return ShardMap(first.datastore, first.shards, max(each.version for each in maps), _ranges(by_shard), since)
+    return ShardMap(first.datastore, first.shards, max(each.version for each in maps), _ranges(by_shard), since, history_id)
 
 
 def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
-    """Version 1: contiguous ranges of (nearly) the same size, in the order of ``clusters``."""
+    """Version 1, of a history that begins: contiguous ranges of (nearly) the same size, in the order of ``clusters``."""
     if not clusters or len(clusters) > shards:
         raise InvalidRequest(f"{shards} shards cannot be divided over {len(clusters)} clusters")
     bounds = [shards * number // len(clusters) for number in range(len(clusters) + 1)]
-    return ShardMap(datastore, shards, 1, {name: [(bounds[i], bounds[i + 1] - 1)] for i, name in enumerate(clusters)})
+    return first_map(datastore, shards, {name: [(bounds[i], bounds[i + 1] - 1)] for i, name in enumerate(clusters)})
+
+
+def first_map(datastore: str, shards: int, owners: dict[str, list[tuple[int, int]]]) -> ShardMap:
+    """Version 1, of a history that begins."""
+    return ShardMap(datastore, shards, 1, owners, history_id=new_history_id())
 
 
 def told_ranges(shards: Iterable[int]) -> str:

@@ -22,7 +22,7 @@ class ClusterState:
         return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
 
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
-        return self._cluster.write(lambda engine, _: engine.state.commit(write, expect))
+        return self._cluster.write(lambda engine, role: engine.state.commit(write, expect, role.terms))
 
     def now_us(self) -> int:
         return self._cluster.write(lambda engine, _: engine.state.now_us(), READ_TIMEOUT_S)

@@ -52,7 +52,7 @@ Restores
 Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
-    E24 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
+    E25 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
         history's identity, is refused (ProtectData, with both identities and the cure).
 """
 
@@ -120,11 +120,13 @@ class StateEntry:
 
 
 class WriteTerms(NamedTuple):
-    """What a put, or a trim, relies on: the leader epoch of its shards, and whether a commit must wait for a minion. A server that is restarted forgets the
-    latter, so it is asked in each transaction, and set right before the first commit."""
+    """What a write to a master relies on: the leader epoch of the role that its process believes,
+    whether that role is semi-synchronous, and the history that it belongs to (empty: one that was made
+    before histories had an identity). The master compares them with its own role."""
 
     leader_epoch: int
     semi_sync: bool = False
+    history_id: str = ""
 
 
 class LogRange(NamedTuple):
@@ -162,6 +164,14 @@ class StateTable(Protocol):
         ...
 
 
+class NodeStateTable(StateTable, Protocol):
+    """The state table of one node of a cluster, where commits come with terms."""
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None, terms: WriteTerms | None = None) -> int | None:
+        """As a state table's. Raises StaleWriter, nothing written, under another leader epoch."""
+        ...
+
+
 class Engine(Protocol):
     """See the module's promises."""
 
@@ -172,9 +182,9 @@ class Engine(Protocol):
     def shards(self) -> int: ...
 
     @property
-    def history_id(self) -> str | None:
-        """The identity of the history: a random number of 128 bits in hex. The same for everybody who opens the storage, and another one after every restore.
-        None where the storage has none. E24."""
+    def history_id(self) -> str:
+        """The identity of the history (:mod:`store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
+        the storage has none. E25."""
         ...
 
     @property

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from store.dictionaries.dictionary import Dictionary, name_of
 from store.dictionaries.known import KnownDictionary, know, known_or_none
+from store.engines.contract import WriteTerms
 from store.errors import CellfeedError, DictionaryLost, Unavailable
 
 REFRESH_S: Final = 5.0
@@ -108,6 +109,15 @@ class DictionaryTable(DictionaryStore, Protocol):
     def check(self) -> None:
         """C4."""
         ...
+
+
+class NodeDictionaryTable(DictionaryTable, Protocol):
+    """The dictionaries on one node of a cluster, where writes come with terms: under others than the
+    node's own they are refused (StaleWriter, nothing written)."""
+
+    def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None: ...
+
+    def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool: ...
 
 
 class _Read(NamedTuple):

@@ -167,11 +167,11 @@ class IndexStore(Protocol):
 class NodeIndexStore(Protocol):
     """The same of one node of a cluster: writes come with terms, and reads of X3 say None when the node does not have the log, or the fence, that far."""
 
-    def create(self, table: IndexTable) -> frozenset[int]:
+    def create(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
         """The shards that have one then: those that the node serves, and none that is behind the fence of a move."""
         ...
 
-    def drop(self, table: IndexTable) -> frozenset[int]:
+    def drop(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
         """The shards of those that have none then."""
         ...
 

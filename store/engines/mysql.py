@@ -12,9 +12,9 @@ from pymysql.connections import Connection
 
 from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, PutResult, StoredCell, Triple
-from store.clusters.buffer_table import BufferTable
+from store.clusters.buffer_table import NodeBufferTable
 from store.dictionaries import known
-from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, StateTable, WriteTerms
+from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Look, NodeStateTable, Replica, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_checks import check_server, check_tables, refuse
@@ -86,11 +86,11 @@ class MySqlEngine:
         return self._shards
 
     @property
-    def history_id(self) -> None:
-        return None
+    def history_id(self) -> str:
+        return ""
 
     @property
-    def state(self) -> StateTable:
+    def state(self) -> NodeStateTable:
         return self._state
 
     @property
@@ -106,7 +106,7 @@ class MySqlEngine:
         return ""
 
     @property
-    def buffer(self) -> BufferTable:
+    def buffer(self) -> NodeBufferTable:
         """Cells of other clusters that wait here (design §2.8)."""
         return self._buffer
 

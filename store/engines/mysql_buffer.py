@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import pymysql
 from pymysql.connections import Connection
 
 from store.body_codec import decode_body, encode_bodies
 from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
-from store.engines.mysql_connections import MySqlServer, commit_script, query
-from store.engines.mysql_errors import commit_failed
+from store.engines.contract import WriteTerms
+from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_guard import Guard
 from store.engines.mysql_put import parts
 from store.limits import BATCH_BYTES_MAX
 
@@ -24,31 +24,33 @@ _KEYS_MAX: Final = 500
 
 
 class MySqlBuffer:
-    """Buffer rows in the meta database ``meta`` of one server. Raises StorageUnavailable, OutcomeUnknown."""
+    """:class:`store.clusters.buffer_table.NodeBufferTable` in the meta database ``meta`` of one
+    server. Every write is guarded (:mod:`store.engines.mysql_guard`), as the cells are that it may
+    have to answer for. Raises StorageUnavailable and StaleWriter (nothing written), OutcomeUnknown."""
 
     def __init__(self, server: MySqlServer, meta: str) -> None:
         self._server = server
+        self._guard = Guard(server, meta)
         self._table = f"{meta}.buffered_cell"
 
-    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
+    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[int]:
         rows = [
             f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
             for cell, body in zip(cells, encode_bodies([cell.body_json for cell in cells]), strict=True)
         ]
         head = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES "
+        self._guard.commit([f"{head}{','.join(part)} ON DUPLICATE KEY UPDATE owner = owner" for part in parts(rows)], terms)
         with self._server.connection() as connection:
-            self._commit(connection, [f"{head}{','.join(part)} ON DUPLICATE KEY UPDATE owner = owner" for part in parts(rows)])
             found = {key: buffer_id for key, buffer_id, _ in self._found(connection, owner, cells)}
         # A copy may have been removed by the other side between the two statements: then its cell is where it belongs.
         return [found.get(cell.triple, 0) for cell in cells]
 
-    def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
+    def accept(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[bool]:
         with self._server.connection() as connection:
             bodies = {key: decode_body(body) for key, _, body in self._found(connection, owner, cells)}
             same = [bodies.get(cell.triple) == cell.body_json for cell in cells]
-            accepted = [cell for cell, is_same in zip(cells, same, strict=True) if is_same]
-            if accepted:
-                self._commit(connection, [f"UPDATE {self._table} SET accepted = 1 WHERE {condition}" for condition in _conditions(owner, accepted)])
+        if accepted := [cell for cell, is_same in zip(cells, same, strict=True) if is_same]:
+            self._guard.commit([f"UPDATE {self._table} SET accepted = 1 WHERE {condition}" for condition in _conditions(owner, accepted)], terms)
         return same
 
     def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
@@ -74,25 +76,22 @@ class MySqlBuffer:
             found.append(BufferedCell(int(buffer_id), owner, cell, int(at_us), bool(int(accepted))))
         return found
 
-    def remove(self, buffer_ids: Sequence[int]) -> None:
+    def remove(self, buffer_ids: Sequence[int], terms: WriteTerms | None = None) -> None:
         if buffer_ids:
-            with self._server.connection() as connection:
-                self._commit(connection, [f"DELETE FROM {self._table} WHERE buffer_id IN ({','.join(map(str, buffer_ids))})"])
+            self._guard.commit([f"DELETE FROM {self._table} WHERE buffer_id IN ({','.join(map(str, buffer_ids))})"], terms)
 
-    def remove_copies(self, owner: str, cells: Sequence[NewCell]) -> None:
+    def remove_copies(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None:
         with self._server.connection() as connection:
             bodies = {key: (buffer_id, decode_body(body)) for key, buffer_id, body in self._found(connection, owner, cells)}
             ids = [bodies[cell.triple][0] for cell in cells if bodies.get(cell.triple, (0, b""))[1] == cell.body_json]
-            if ids:
-                self._commit(connection, [f"DELETE FROM {self._table} WHERE accepted = 0 AND buffer_id IN ({','.join(map(str, ids))})"])
+        if ids:
+            self._guard.commit([f"DELETE FROM {self._table} WHERE accepted = 0 AND buffer_id IN ({','.join(map(str, ids))})"], terms)
 
-    def remove_row(self, owner: str, row_key: bytes) -> None:
-        with self._server.connection() as connection:
-            self._commit(connection, [f"DELETE FROM {self._table} WHERE owner = X'{owner.encode().hex()}' AND row_key = X'{row_key.hex()}'"])
+    def remove_row(self, owner: str, row_key: bytes, terms: WriteTerms | None = None) -> None:
+        self._guard.commit([f"DELETE FROM {self._table} WHERE owner = X'{owner.encode().hex()}' AND row_key = X'{row_key.hex()}'"], terms)
 
-    def mark_conflict(self, buffer_id: int, reason: str) -> None:
-        with self._server.connection() as connection:
-            self._commit(connection, [f"UPDATE {self._table} SET conflict = X'{reason[:1000].encode().hex()}' WHERE buffer_id = {buffer_id}"])
+    def mark_conflict(self, buffer_id: int, reason: str, terms: WriteTerms | None = None) -> None:
+        self._guard.commit([f"UPDATE {self._table} SET conflict = X'{reason[:1000].encode().hex()}' WHERE buffer_id = {buffer_id}"], terms)
 
     def counts(self) -> list[BufferCount]:
         sql = (
@@ -107,12 +106,6 @@ class MySqlBuffer:
             sql = f"SELECT buffer_id, row_key, column_name, ref_key, body FROM {self._table} WHERE {condition}"
             for buffer_id, row_key, column, ref_key, body in query(connection, sql):
                 yield (row_key, column.decode(), int(ref_key)), int(buffer_id), body
-
-    def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> None:
-        try:
-            commit_script(connection, ["BEGIN", *statements])
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise commit_failed(self._server, error) from error
 
 
 def _up_to(bytes_max: int, sizes: Sequence[tuple[int, int]]) -> int:

@@ -13,10 +13,11 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from store.dictionaries.dictionary import Dictionary, id_of
+from store.engines.contract import WriteTerms
 from store.engines.dictionary_contract import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
-from store.engines.mysql_connections import MySqlServer, commit_script, query
-from store.engines.mysql_errors import commit_failed
-from store.errors import ProtectData, StorageUnavailable
+from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_guard import Guard
+from store.errors import ProtectData
 from store.failpoints import declare, failpoint
 
 declare("mysql.dictionary.before_add", "mysql.dictionary.after_add", "mysql.dictionary.after_use")
@@ -29,6 +30,7 @@ class MySqlDictionaries:
 
     def __init__(self, server: MySqlServer, meta: str) -> None:
         self._server = server
+        self._guard = Guard(server, meta)
         self._contents, self._turns = f"{meta}.dictionary", f"{meta}.dictionary_turn"
 
     def find(self, dictionary_id: int) -> Dictionary | None:
@@ -50,19 +52,20 @@ class MySqlDictionaries:
             [(count,)] = query(connection, f"SELECT COUNT(*) FROM {self._contents}")
         return int(count)
 
-    def add(self, dictionary: Dictionary) -> None:
+    def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None:
         failpoint("mysql.dictionary.before_add")
+        self._guard.commit([f"INSERT IGNORE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}"], terms)
         with self._server.connection() as connection:
-            self._write(connection, f"INSERT IGNORE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}")
             stored = self._dictionary(connection, dictionary.dictionary_id)
         if stored is None or stored.content != dictionary.content:
             raise ProtectData(f"{self._server}: another dictionary has the id {dictionary.name}: train it again")
         failpoint("mysql.dictionary.after_add")
 
-    def use(self, dictionary: Dictionary, turn: int) -> bool:
-        values = f"(X'{dictionary.column_name.encode().hex()}',{int(turn)},{dictionary.dictionary_id},X'{dictionary.sha256.hex()}')"
-        with self._server.connection() as connection:
-            written = self._write(connection, f"INSERT IGNORE INTO {self._turns} VALUES {values}")
+    def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool:
+        column = f"X'{dictionary.column_name.encode().hex()}'"
+        values = f"({column},{int(turn)},{dictionary.dictionary_id},X'{dictionary.sha256.hex()}')"
+        # A turn that is there already makes the INSERT fail: another process was first.
+        written = self._guard.commit([f"INSERT INTO {self._turns} VALUES {values}"], terms, unless_there=True)
         failpoint("mysql.dictionary.after_use")
         return written
 
@@ -102,21 +105,6 @@ class MySqlDictionaries:
         sql = f"SELECT column_name, content, trained_at_us, samples FROM {self._contents} WHERE dictionary_id = {int(dictionary_id)}"
         rows: Sequence[tuple[Any, ...]] = query(connection, sql)
         return Dictionary(rows[0][0].decode(), rows[0][1], int(rows[0][2]), int(rows[0][3])) if rows else None
-
-    def _write(self, connection: Connection[Any], statement: str) -> bool:
-        """Whether it wrote a row. An old master that is fenced takes nothing, though the server would let a privileged user write."""
-        query(connection, "BEGIN")
-        [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")
-        if int(read_only):
-            query(connection, "ROLLBACK")
-            raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
-        query(connection, statement)
-        [(rows,)] = query(connection, "SELECT ROW_COUNT()")
-        try:
-            commit_script(connection, [])
-        except (pymysql.err.MySQLError, OSError) as error:
-            raise commit_failed(self._server, error) from error
-        return int(rows) > 0
 
 
 def _literals(dictionary: Dictionary) -> str:

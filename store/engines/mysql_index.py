@@ -1,8 +1,8 @@
 """Index tables on a MySQL server: one in each shard's database. Promises X1–X6.
 
-A write is one packet: BEGIN, a guard, the statements, COMMIT. The guard is a SELECT that fails, and ends the packet, unless the server holds the shards, takes
-writes, is under the leader epoch that the caller believes, and waits for a minion where it must: what a put asks in a round trip of its own. Nothing is
-locked but the entries, so puts go on meanwhile. Where the guard fails, nothing was written, and why is asked afterwards.
+A write is one packet with the guard of :mod:`store.engines.mysql_guard`, which also asks whether the
+server holds the entries' shards, under the leader epoch that the caller believes. Nothing is locked
+but the entries, so puts continue meanwhile.
 
 The rows of fences are read LOCK IN SHARE MODE before the guard, which is the transaction's first consistent read: it sees what they are until the COMMIT, and a
 raise waits for that.
@@ -12,12 +12,9 @@ Crash points: before the COMMIT nothing of it is there; after it everything. Rep
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from random import uniform
 from typing import Any, Final
 
-import pymysql
 from pymysql.connections import Connection
 
 from store.cells import ERASED_COLUMN, StoredCell
@@ -25,21 +22,17 @@ from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow
 from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
-from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
-from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
+from store.engines.mysql_connections import MySqlServer, query, query_all
+from store.engines.mysql_guard import Guard
 from store.engines.mysql_put import parts
-from store.engines.mysql_replication import wait_for_minions
 from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.sharding import shards_of
 
 declare("mysql.index.before_commit", "mysql.index.after_commit", "mysql.index.listed")
 
-_GUARD_FAILED: Final = 1242
 """The server's number of "Subquery returns more than 1 row"."""
 
-_ATTEMPTS_MAX: Final = 5
-_PAUSE_S: Final = 0.01
 _FINDS_MAX: Final = 500
 """Places, or row keys, in one statement: keeps the optimiser on the key."""
 
@@ -57,6 +50,7 @@ class MySqlIndexes:
 
     def __init__(self, server: MySqlServer, meta: str, database: Callable[[int], str], shards: int) -> None:
         self._server = server
+        self._guard = Guard(server, meta)
         self._shards = shards
         self._meta = meta
         self._database = database
@@ -65,7 +59,7 @@ class MySqlIndexes:
 
     # --- tables ----------------------------------------------------------------------------------------------------------
 
-    def create(self, table: IndexTable) -> frozenset[int]:
+    def create(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
         types = ["BINARY(16) NOT NULL", "TINYINT NOT NULL", "BIGINT NOT NULL", *["BIGINT NULL"] * (len(table.columns) - 1)]
         fields = ["BIGINT NULL" if width is None else f"VARBINARY({width}) NULL" for width in table.widths]
         fields[0] = fields[0].replace(" NULL", " NOT NULL")
@@ -77,17 +71,16 @@ class MySqlIndexes:
             databases = {str(database) for (database,) in query(connection, sql)}
             there = frozenset(shard for shard in self._served(connection) if self._database(shard) in databases)
         made = f"{table.name} ({', '.join(columns + keys)}) ENGINE=InnoDB"
-        return there | self._on_each_shard(lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{made}", without=there)
+        return there | self._on_each_shard(lambda database: f"CREATE TABLE IF NOT EXISTS {database}.{made}", terms, without=there)
 
-    def drop(self, table: IndexTable) -> frozenset[int]:
-        return self._on_each_shard(lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}")
+    def drop(self, table: IndexTable, terms: WriteTerms | None = None) -> frozenset[int]:
+        return self._on_each_shard(lambda database: f"DROP TABLE IF EXISTS {database}.{table.name}", terms)
 
-    def _on_each_shard(self, statement: Callable[[str], str], without: Collection[int] = ()) -> frozenset[int]:
+    def _on_each_shard(self, statement: Callable[[str], str], terms: WriteTerms | None, without: Collection[int] = ()) -> frozenset[int]:
         """Runs it for the shards that are served here, and gives those. Each shard's counter is locked meanwhile, by a connection of its own: a statement about
         tables ends its transaction. So no move gives the shard's tables other names in between: one would be made beside another, or be found missing."""
         done = set()
         with self._server.connection() as locking, self._server.connection() as connection:
-            self._check_that_it_takes_writes(connection)
             shards = self._served(connection)
             failpoint("mysql.index.listed")
             for shard in shards:
@@ -95,18 +88,13 @@ class MySqlIndexes:
                     continue
                 query(locking, "BEGIN")
                 if query(locking, f"SELECT shard FROM {self._meta}.shard_counter WHERE shard = {shard} FOR UPDATE"):
-                    query(connection, statement(self._database(shard)))
+                    self._guard.alter(connection, statement(self._database(shard)), terms)
                     done.add(shard)
                 query(locking, "ROLLBACK")
         return frozenset(done)
 
     def _served(self, connection: Connection[Any]) -> list[int]:
         return [int(shard) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter ORDER BY shard")]
-
-    def _check_that_it_takes_writes(self, connection: Connection[Any]) -> None:
-        [(read_only,)] = query(connection, "SELECT @@GLOBAL.read_only + 0")
-        if int(read_only):
-            raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
 
     # --- fences ----------------------------------------------------------------------------------------------------------
 
@@ -123,9 +111,8 @@ class MySqlIndexes:
     def set_fences(self, numbers: Mapping[int, int], terms: WriteTerms | None = None) -> None:
         with self._server.connection() as connection:
             if not self._has_fences(connection):
-                self._check_that_it_takes_writes(connection)
                 columns = "shard INT UNSIGNED NOT NULL PRIMARY KEY, number BIGINT UNSIGNED NOT NULL"
-                query(connection, f"CREATE TABLE IF NOT EXISTS {self._fence_table} ({columns}) ENGINE=InnoDB")
+                self._guard.alter(connection, f"CREATE TABLE IF NOT EXISTS {self._fence_table} ({columns}) ENGINE=InnoDB", terms)
         rows = [f"({int(shard)},{int(number)})" for shard, number in sorted(numbers.items())]
         behind = "ON DUPLICATE KEY UPDATE number = GREATEST(number, VALUES(number))"
         self._write([], [f"INSERT INTO {self._fence_table} (shard, number) VALUES {','.join(part)} {behind}" for part in parts(rows)], terms)
@@ -163,62 +150,44 @@ class MySqlIndexes:
 
     def _write(self, shards: Sequence[int], statements: Sequence[str], terms: WriteTerms | None, fences: Mapping[int, int] = UNFENCED) -> None:
         """``shards``: whose entries they are; none for what is not of a shard."""
-        begin = ["BEGIN", self._guard(shards, terms, fences)]
-        if fences:
-            begin.insert(1, f"SELECT number FROM {self._fence_table} WHERE shard IN ({_numbers(sorted(fences))}) LOCK IN SHARE MODE")
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
-            try:
-                with self._server.connection() as connection:
-                    failpoint("mysql.index.before_commit")
-                    try:
-                        commit_script(connection, [*begin, *statements])
-                    except (pymysql.err.MySQLError, OSError) as error:
-                        if error_code(error) != _GUARD_FAILED:
-                            raise commit_failed(self._server, error) from error
-                        query(connection, "ROLLBACK")
-                        self._explain(connection, shards, terms, fences)
-                        continue
-                break
-            except StorageUnavailable as error:
-                if attempt == _ATTEMPTS_MAX or not worth_another_try(error):
-                    raise
-                time.sleep(uniform(0, _PAUSE_S * attempt))
-        else:
-            raise StorageUnavailable(f"{self._server}: nothing written: the shards of the entries change hands")
+        locks = [f"SELECT number FROM {self._fence_table} WHERE shard IN ({_numbers(sorted(fences))}) LOCK IN SHARE MODE"] if fences else []
+        failpoint("mysql.index.before_commit")
+        self._guard.commit(
+            statements,
+            terms,
+            locks=locks,
+            more=self._conditions(shards, terms, fences),
+            explain_more=lambda connection: self._explain(connection, shards, terms, fences),
+        )
         failpoint("mysql.index.after_commit")
 
-    def _guard(self, shards: Sequence[int], terms: WriteTerms | None, fences: Mapping[int, int]) -> str:
+    def _conditions(self, shards: Sequence[int], terms: WriteTerms | None, fences: Mapping[int, int]) -> list[str]:
         counters = f"{self._meta}.shard_counter"
-        found = [f"(SELECT COUNT(*) FROM {counters} WHERE shard IN ({_numbers(shards)})) = {len(shards)}"] if shards else []
-        found.append("@@GLOBAL.read_only = 0")
-        if terms is not None:
-            some = f"shard IN ({_numbers(shards)}) AND " if shards else ""
-            found.append(f"NOT EXISTS (SELECT 1 FROM {counters} WHERE {some}leader_epoch <> {terms.leader_epoch})")
-            if terms.semi_sync:
-                found.append("@@GLOBAL.rpl_semi_sync_master_enabled = 1")
+        found = []
+        if shards:
+            under = f" AND leader_epoch = {terms.leader_epoch}" if terms is not None else ""
+            found.append(f"(SELECT COUNT(*) FROM {counters} WHERE shard IN ({_numbers(shards)}){under}) = {len(shards)}")
         if fences:
             same = " OR ".join(f"shard = {shard} AND number = {number}" for shard, number in sorted(fences.items()))
             found.append(f"(SELECT COUNT(*) FROM {self._fence_table} WHERE {same}) = {len(fences)}")
-        return f"SELECT IF({' AND '.join(found)}, 1, (SELECT 1 FROM {counters} UNION ALL SELECT 2 UNION ALL SELECT 3))"
+        return found
 
     def _explain(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None, fences: Mapping[int, int]) -> None:
-        """Raises what the guard found; comes back when that is over, or is mended here: then the write is tried again."""
-        self._check_that_it_takes_writes(connection)
-        [(semi_sync,)] = query(connection, "SELECT @@GLOBAL.rpl_semi_sync_master_enabled + 0")
+        """Raises what these conditions found; returns where that has passed."""
         some = f" WHERE shard IN ({_numbers(shards)})" if shards else ""
         found = {int(shard): int(epoch) for shard, epoch in query(connection, f"SELECT shard, leader_epoch FROM {self._meta}.shard_counter{some}")}
         if missing := set(shards) - set(found):
             raise ShardMoving(f"{self._server}: nothing written: it does not hold shard {min(missing)}")
-        for shard, epoch in found.items():
-            if terms is not None and epoch != terms.leader_epoch:
-                raise StaleWriter(f"{self._server}: nothing written: shard {shard} is in leader epoch {epoch}, the entries came with {terms.leader_epoch}")
+        for shard in shards:
+            if terms is not None and found[shard] != terms.leader_epoch:
+                raise StaleWriter(
+                    f"{self._server}: nothing written: shard {shard} is in leader epoch {found[shard]}, the entries came with {terms.leader_epoch}"
+                )
         if fences:
             numbers = self._fence_numbers(connection, list(fences))
             for shard, number in fences.items():
                 if numbers.get(shard) != number:
                     raise StaleView(f"{self._server}: nothing written: cells of shard {shard} were trimmed or erased since the ones were read for the entries")
-        if terms is not None and terms.semi_sync and not int(semi_sync):
-            wait_for_minions(connection)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ made of statements that may be run again. What a kill leaves:
     inside a step                some of its tables; the row still tells the version before: the step is run again, and finds them
     after a step                 the row tells its version: the next step is run
 
-Steps run on a master, one runner at a time (a user lock, which ends with its connection), and reach the minions by replication. Storage that holds something
-else, another shape or a newer version is refused (ProtectData) before anything is written.
+Steps run on a master, one runner at a time (a user lock, which ends with its connection), and reach
+the minions by replication. Every statement of a step to a datastore that is there is guarded
+(:mod:`store.engines.mysql_guard`). Storage that holds something else, another shape or a newer
+version is refused (ProtectData) before anything is written.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
+from store.engines.contract import WriteTerms
 from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_guard import Guard
 from store.errors import ProtectData, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -59,37 +63,42 @@ class Layout:
 
 
 class Step(NamedTuple):
-    """From version ``version - 1`` to ``version``. ``apply`` runs statements that may be run again after a kill."""
+    """From version ``version - 1`` to ``version``. ``apply`` writes by statements that may be run again
+    after a kill, each of which it gives to the function; the connection is for its queries."""
 
     version: int
     title: str
-    apply: Callable[[Connection[Any], Layout], None]
+    apply: Callable[[Connection[Any], Layout, RunStatement], None]
 
 
-def _create_tables(connection: Connection[Any], layout: Layout) -> None:
+RunStatement = Callable[[str], None]
+"""Runs a statement that changes tables or rows, as a transaction by itself."""
+
+
+def _create_tables(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
     meta_statements, shard_statements = schema_statements()
     for statement in meta_statements:
-        query(connection, statement.format(meta=layout.meta))
+        run(statement.format(meta=layout.meta))
     failpoint("mysql.migrate.inside_step")
     for shard in layout.held_shards:
         for statement in shard_statements:
-            query(connection, statement.format(shard=layout.database(shard)))
+            run(statement.format(shard=layout.database(shard)))
         failpoint("mysql.migrate.inside_step")
-    query(connection, f"INSERT IGNORE INTO {layout.meta}.state_revision VALUES (1, 0)")
+    run(f"INSERT IGNORE INTO {layout.meta}.state_revision VALUES (1, 0)")
     for start in range(0, len(layout.held_shards), _INSERT_ROWS_MAX):
         numbers = layout.held_shards[start : start + _INSERT_ROWS_MAX]
-        query(connection, f"INSERT IGNORE INTO {layout.meta}.shard_counter (shard) VALUES {','.join(f'({number})' for number in numbers)}")
-        query(connection, f"INSERT IGNORE INTO {layout.meta}.leader_epoch VALUES {','.join(f'({number},0,0)' for number in numbers)}")
+        run(f"INSERT IGNORE INTO {layout.meta}.shard_counter (shard) VALUES {','.join(f'({number})' for number in numbers)}")
+        run(f"INSERT IGNORE INTO {layout.meta}.leader_epoch VALUES {','.join(f'({number},0,0)' for number in numbers)}")
 
 
-def _create_dictionaries(connection: Connection[Any], layout: Layout) -> None:
+def _create_dictionaries(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
     for statement in _DICTIONARY_TABLES:
-        query(connection, statement.format(meta=layout.meta))
+        run(statement.format(meta=layout.meta))
         failpoint("mysql.migrate.inside_step")
 
 
-def _count_erasures(connection: Connection[Any], layout: Layout) -> None:
-    add_column(connection, layout.meta, "shard_counter", "erasures", "BIGINT UNSIGNED NOT NULL DEFAULT 0")
+def _count_erasures(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
+    add_column(connection, run, layout.meta, "shard_counter", "erasures", "BIGINT UNSIGNED NOT NULL DEFAULT 0")
     failpoint("mysql.migrate.inside_step")
 
 
@@ -102,12 +111,12 @@ _DICTIONARY_TABLES: Final = (
 """Contents of dictionaries, and which one puts of a column take (the highest turn): :mod:`store.engines.dictionary_contract`."""
 
 
-def _create_moves(connection: Connection[Any], layout: Layout) -> None:
-    add_column(connection, layout.meta, "shard_counter", "epoch_base", "INT UNSIGNED NOT NULL DEFAULT 0")
-    add_column(connection, layout.meta, "shard_counter", "copied_to", "VARBINARY(64) NOT NULL DEFAULT ''")
+def _create_moves(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
+    add_column(connection, run, layout.meta, "shard_counter", "epoch_base", "INT UNSIGNED NOT NULL DEFAULT 0")
+    add_column(connection, run, layout.meta, "shard_counter", "copied_to", "VARBINARY(64) NOT NULL DEFAULT ''")
     for statement in _MOVE_TABLES:
         failpoint("mysql.migrate.inside_step")
-        query(connection, statement.format(meta=layout.meta))
+        run(statement.format(meta=layout.meta))
 
 
 _MOVE_TABLES: Final = (
@@ -200,8 +209,9 @@ def _refuse_newer(server: MySqlServer, layout: Layout, found: int, wanted: int) 
 # --- moving on ---------------------------------------------------------------------------------------------------------------
 
 
-def migrate(server: MySqlServer, layout: Layout, *, create: bool = False, steps: Sequence[Step] = STEPS) -> list[Step]:
-    """Runs the steps that are not done yet and returns them. ``create``: make the datastore when it is not there.
+def migrate(server: MySqlServer, layout: Layout, *, create: bool = False, steps: Sequence[Step] = STEPS, terms: WriteTerms | None = None) -> list[Step]:
+    """Runs the steps that are not done yet and returns them. ``create``: make the datastore when it is
+    not there. ``terms``: of the cluster that the server is the master of; none for a bare server.
 
     Raises ProtectData (nothing written) for storage that is not this datastore's, or is newer; StorageUnavailable when the server fails: run it again.
     """
@@ -215,11 +225,19 @@ def migrate(server: MySqlServer, layout: Layout, *, create: bool = False, steps:
         if found:
             # What is there says which shards it holds; what is asked for counts only until it is made.
             layout = replace(layout, held=[int(shard) for (shard,) in query(connection, f"SELECT shard FROM {layout.meta}.shard_counter ORDER BY shard")])
+        guard = Guard(server, layout.meta)
+
+        def run(statement: str) -> None:
+            if found:
+                guard.alter(connection, statement, terms)
+            else:
+                query(connection, statement)  # the tables that a guard asks are being made
+
         left = [step for step in steps if step.version > found]
         for step in left:
-            step.apply(connection, layout)
+            step.apply(connection, layout, run)
             failpoint("mysql.migrate.before_version")
-            query(connection, f"UPDATE {layout.meta}.datastore SET schema_version = {step.version} WHERE schema_version = {step.version - 1}")
+            run(f"UPDATE {layout.meta}.datastore SET schema_version = {step.version} WHERE schema_version = {step.version - 1}")
     return left
 
 
@@ -258,8 +276,8 @@ def _only_runner(connection: Connection[Any], server: MySqlServer, layout: Layou
     query(connection, f"SELECT RELEASE_LOCK({lock})")
 
 
-def add_column(connection: Connection[Any], database: str, table: str, column: str, definition: str) -> None:
+def add_column(connection: Connection[Any], run: RunStatement, database: str, table: str, column: str, definition: str) -> None:
     """``ALTER TABLE … ADD COLUMN`` unless the column is there: MySQL has no IF NOT EXISTS for it. For steps; all are names and text of the program's own."""
     there = f"SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{database}' AND TABLE_NAME = '{table}' AND COLUMN_NAME = '{column}'"
     if not query(connection, there):
-        query(connection, f"ALTER TABLE {database}.{table} ADD COLUMN {column} {definition}")
+        run(f"ALTER TABLE {database}.{table} ADD COLUMN {column} {definition}")

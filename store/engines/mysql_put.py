@@ -26,7 +26,7 @@ from store.cells import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple, mome
 from store.engines.contract import WriteTerms
 from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, Pipeline, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
-from store.engines.mysql_replication import wait_for_minions
+from store.engines.mysql_guard import Guard
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
 from store.errors import ShardMoving, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
@@ -72,6 +72,7 @@ class PutStatements:
         # The master's own clock, unless a test gives another.
         self._clock_us = clock_us
         self._server = server
+        self._guard = Guard(server, meta)
         self._meta = meta
         self._shard_database = shard_database
         self._columns_seen: set[str] = set()
@@ -164,31 +165,35 @@ class PutStatements:
         return str(self._clock_us()) if self._clock_us else "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)"
 
     def lock_counters(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, Counter]:
-        """Begins the transaction, and locks and reads the counters of shards (ascending). Raises StorageUnavailable, StaleWriter (both: nothing written, the
-        transaction has ended) where the server does not hold them, takes no writes, or is under another leader epoch than that of the terms."""
+        """Begins the transaction, and locks and reads the counters of shards (ascending), behind the
+        guard. Raises StorageUnavailable, StaleWriter (nothing written, the transaction has ended)
+        where the server does not hold them, or the guard refuses the write."""
+        for _ in range(ATTEMPTS_MAX):
+            counters = self._locked(connection, shards, terms)
+            if counters is not None:
+                return counters
+            query(connection, "ROLLBACK")
+            self._guard.explain(connection, terms)
+        raise StorageUnavailable(f"{self._server}: nothing written: its role or its settings change all the time; try again")
+
+    def _locked(self, connection: Connection[Any], shards: Sequence[int], terms: WriteTerms | None) -> dict[int, Counter] | None:
+        """None where the guard does not hold."""
         numbers = ",".join(map(str, shards))
-        semi_sync = "@@GLOBAL.rpl_semi_sync_master_enabled + 0" if terms is not None and terms.semi_sync else "1"
         moment_us = f"GREATEST(CAST(UNIX_TIMESTAMP(last_created_at) * 1000000 AS UNSIGNED), {self._now_us()})"
-        # A fenced master is read-only; the server lets privileged users write all the same, so it is asked: in each row, for beside an aggregate MariaDB 10.11
-        # gives a variable as 0.
-        counter = f"shard, next_added_id, leader_epoch, @@GLOBAL.read_only + 0, {semi_sync}, {moment_us}, erasures"
+        # The guard is part of each row, for beside an aggregate MariaDB 10.11 gives a variable as 0.
+        counter = f"shard, next_added_id, leader_epoch, IF({self._guard.condition(terms)}, 1, 0), {moment_us}, erasures"
         locked = f"SELECT * FROM {self._meta}.shard_counter WHERE shard IN ({numbers}) ORDER BY shard LIMIT {len(shards)} FOR UPDATE"
         # One value for all counters: the driver takes many times as long over a row as this over its part of a text.
         _, [(joined,)] = query_all(connection, ["BEGIN", f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked}) AS locked"])
         counters = {}
         for row in joined.split(";") if joined else ():
-            shard, first, epoch, read_only, waits_for_minion, created_at_us, erasures = row.split(",")
-            if int(read_only):
-                query(connection, "ROLLBACK")
-                raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
+            shard, first, epoch, guarded, created_at_us, erasures = row.split(",")
+            if not int(guarded):
+                return None
             if terms is not None and int(epoch) != terms.leader_epoch:
                 query(connection, "ROLLBACK")
                 told = f"shard {int(shard)} is in leader epoch {int(epoch)}, the write came with {terms.leader_epoch}"
                 raise StaleWriter(f"{self._server}: nothing written: {told}")
-            if not int(waits_for_minion):
-                query(connection, "ROLLBACK")
-                wait_for_minions(connection)
-                return self.lock_counters(connection, shards, terms)
             counters[int(shard)] = Counter(int(first), int(first), int(created_at_us), int(erasures))
         if missing := set(shards) - set(counters):
             query(connection, "ROLLBACK")

@@ -15,21 +15,22 @@ from typing import Any, Final
 import msgspec
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from store.backups.manifest import BackedTurn
 from store.backups.restore import RestoredLog
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
-from store.clusters.roles import ROLE_KEY, Role
-from store.clusters.shard_map import MAP_KEY
+from store.clusters.roles import Role
 from store.dictionaries.dictionary import Dictionary
-from store.engines.contract import StateTable
+from store.engines.contract import StateTable, WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_dictionaries import MySqlDictionaries
-from store.engines.mysql_errors import commit_failed
+from store.engines.mysql_errors import commit_failed, error_code
+from store.engines.mysql_guard import ROLE_KEY, Guard
 from store.engines.mysql_migrations import Layout
 from store.engines.mysql_put import parts, sql_moment
-from store.errors import DataDamaged, ProtectData
+from store.errors import DataDamaged, ProtectData, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.restore.after_begin", "mysql.restore.after_load", "mysql.restore.before_open")
@@ -66,12 +67,15 @@ class MySqlRestore:
 
     def __init__(self, server: MySqlServer, layout: Layout) -> None:
         self._server = server
+        self._guard = Guard(server, layout.meta)
         self._layout = layout
         self._meta = layout.meta
 
-    def begin(self, mark: Mark) -> None:
-        """Raises ProtectData when there is, or was, a cell, or another backup is being restored here."""
+    def begin(self, mark: Mark, terms: WriteTerms | None = None) -> None:
+        """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises ProtectData
+        when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
+            self._guard.settle(connection, terms)
             query(connection, "BEGIN")
             counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
             told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")
@@ -86,8 +90,8 @@ class MySqlRestore:
                 raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
             statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
             if under_way is None:
-                statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key <> '{MAP_KEY}'")
-            self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])])
+                statements.append(f"DELETE FROM {self._meta}.state_entry")  # the shard map, too: it is of the history that ends
+            self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])], terms)
         failpoint("mysql.restore.after_begin")
 
     def _check_empty(self, connection: Connection[Any], written: Sequence[int]) -> None:
@@ -201,8 +205,12 @@ class MySqlRestore:
             *(f"REPLACE INTO {self._meta}.state_entry VALUES {','.join(part)}" for part in parts(rows)),
         ]
 
-    def _commit(self, connection: Connection[Any], statements: Sequence[str]) -> None:
+    def _commit(self, connection: Connection[Any], statements: Sequence[str], terms: WriteTerms | None = None) -> None:
         try:
-            commit_script(connection, statements)
+            commit_script(connection, [self._guard.statement(terms), *statements])
         except (pymysql.err.MySQLError, OSError) as error:
-            raise commit_failed(self._server, error) from error
+            if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+                raise commit_failed(self._server, error) from error
+            query(connection, "ROLLBACK")
+            self._guard.explain(connection, terms)
+            raise StorageUnavailable(f"{self._server}: nothing restored: its settings were mended; restore again") from error

@@ -1,4 +1,13 @@
-"""The state table on a MySQL master (E11): one row holds the revision and is the lock of every write."""
+"""The state table on a MySQL master (E11): one row holds the revision and is the lock of every write.
+
+A commit is one guarded transaction of two round trips (:mod:`store.engines.mysql_guard`): lock the
+revision, ask the guard and read the expected versions; then write and COMMIT. So an offset or a
+lease that was acknowledged is on a minion where a cell would be, and no fenced master takes one.
+
+No version is given twice. Within a history the revision only rises. A promotion and a restore begin
+another history, and skip more revisions than lost commits can have used
+(:func:`store.engines.state_limits.revision_of_next_history`).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +15,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
 
-from store.engines.contract import StateEntry
-from store.engines.mysql_connections import MySqlServer, commit_script, query
-from store.engines.mysql_errors import commit_failed
+from store.engines.contract import StateEntry, WriteTerms
+from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
+from store.engines.mysql_errors import commit_failed, error_code, failed
+from store.engines.mysql_guard import Guard
 from store.engines.state_limits import check_state_write
 
 
 class MySqlState:
-    """:class:`store.engines.contract.StateTable`. Keys are compared as UTF-8 bytes."""
+    """:class:`store.engines.contract.NodeStateTable`. Keys are compared as UTF-8 bytes. ``terms``:
+    of the commits that bring none of their own."""
 
-    def __init__(self, server: MySqlServer, meta: str) -> None:
+    def __init__(self, server: MySqlServer, meta: str, terms: WriteTerms | None = None) -> None:
         self._server = server
+        self._guard = Guard(server, meta)
         self._meta = meta
+        self._terms = terms
 
     def get(self, key: str) -> StateEntry | None:
         with self._server.connection() as connection:
@@ -35,36 +50,63 @@ class MySqlState:
         with self._server.connection() as connection:
             return [StateEntry(key.decode(), value, int(version)) for key, value, version in query(connection, sql)]
 
-    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None, terms: WriteTerms | None = None) -> int | None:
         check_state_write(write)
-        with self._server.connection() as connection:
-            query(connection, "BEGIN")
-            [(revision,)] = query(connection, f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE")
-            if expect and not self._holds(connection, expect):
-                query(connection, "ROLLBACK")
-                return None
-            statements = [f"UPDATE {self._meta}.state_revision SET revision = {int(revision)}"]
-            for key, value in write.items():
-                if value is None:
-                    statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
-                else:
-                    statements.append(f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)}, X'{value.hex()}', {int(revision)})")
-            try:
-                commit_script(connection, statements)
-            except (pymysql.err.MySQLError, OSError) as error:
-                raise commit_failed(self._server, error) from error
-        return int(revision)
+        terms = terms if terms is not None else self._terms
+        revisions: list[int] = []
+
+        def once(connection: Connection[Any]) -> bool:
+            revision, held = self._begin(connection, expect or {}, terms)
+            if held is None:
+                return False
+            if held:
+                self._write(connection, write, revision)
+                revisions.append(revision)
+            return True
+
+        self._guard.until_it_holds(once)
+        return revisions[0] if revisions else None
+
+    def _begin(self, connection: Connection[Any], expect: Mapping[str, int | None], terms: WriteTerms | None) -> tuple[int, bool | None]:
+        """Begins a transaction, in one round trip: the revision that it would write, and whether the
+        expected versions hold. Where they do not, or the guard does not (None), it has ended."""
+        keys = ",".join(map(_literal, expect)) or "NULL"
+        statements = [
+            "BEGIN",
+            f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE",
+            self._guard.statement(terms),
+            f"SELECT entry_key, version FROM {self._meta}.state_entry WHERE entry_key IN ({keys})",
+        ]
+        try:
+            _, [(revision,)], _, rows = query_all(connection, statements)
+        except (pymysql.err.MySQLError, OSError) as error:
+            if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+                raise failed(self._server, error) from error
+            query(connection, "ROLLBACK")
+            self._guard.explain(connection, terms)
+            return 0, None
+        versions = {key.decode(): int(version) for key, version in rows}
+        held = all(versions.get(key) == version for key, version in expect.items())
+        if not held:
+            query(connection, "ROLLBACK")
+        return int(revision), held
+
+    def _write(self, connection: Connection[Any], write: Mapping[str, bytes | None], revision: int) -> None:
+        statements = [f"UPDATE {self._meta}.state_revision SET revision = {revision}"]
+        for key, value in write.items():
+            if value is None:
+                statements.append(f"DELETE FROM {self._meta}.state_entry WHERE entry_key = {_literal(key)}")
+            else:
+                statements.append(f"REPLACE INTO {self._meta}.state_entry VALUES ({_literal(key)}, X'{value.hex()}', {revision})")
+        try:
+            commit_script(connection, statements, silent=True)
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise commit_failed(self._server, error) from error
 
     def now_us(self) -> int:
         with self._server.connection() as connection:
             [(now_us,)] = query(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
         return int(now_us)
-
-    def _holds(self, connection: pymysql.connections.Connection[Any], expect: Mapping[str, int | None]) -> bool:
-        keys = ",".join(map(_literal, expect))
-        sql = f"SELECT entry_key, version FROM {self._meta}.state_entry WHERE entry_key IN ({keys})"
-        versions = {key.decode(): int(version) for key, version in query(connection, sql)}
-        return all(versions.get(key) == version for key, version in expect.items())
 
 
 def _literal(text: str) -> str:

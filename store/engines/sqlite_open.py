@@ -18,12 +18,12 @@ from __future__ import annotations
 import sqlite3
 from importlib import resources
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from store.engines.sqlite_files import SqliteFile
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
+from store.histories import new_history_id, refuse_other_history
 
 declare("sqlite.open.after_cells", "sqlite.open.after_adoption")
 
@@ -107,7 +107,7 @@ def renew_index(cells: SqliteFile) -> None:
     for that one's. Whoever calls it has marked every version of an index as dropped: an empty file has no entries of them. A process that has the old file
     open writes no more to it."""
     path = cells.path.with_name(INDEX_FILE)
-    aside = f"{path}.replaced-{token_hex(4)}"
+    aside = f"{path}.replaced-{new_history_id()[:8]}"
     for suffix in ("-shm", "-wal", ""):
         old = Path(f"{path}{suffix}")
         if old.exists():
@@ -133,7 +133,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], data
     for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
         connection.execute(statement)
     if connection.execute("SELECT 1 FROM history").fetchone() is None:
-        connection.execute("INSERT INTO history VALUES (?, ?)", (token_hex(16), parent))
+        connection.execute("INSERT INTO history VALUES (?, ?)", (new_history_id(), parent))
     if row is None:
         connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (datastore, shards, SCHEMA_VERSION))
         numbers = [(shard,) for shard in range(shards)]
@@ -172,7 +172,7 @@ def _adopt(file: SqliteFile, history_id: str, *, may_adopt: bool) -> None:
         return
     cure = _CURE[file.path.name]
     if own:
-        raise ProtectData(f"{file.path} belongs to history {', '.join(own)}, and the cells beside it to history {history_id}. {cure}")
+        refuse_other_history(str(file.path), ", ".join(own), "the cells beside it", history_id, cure)
     if not may_adopt:
         raise ProtectData(f"{file.path} has no history identity, and is not the file that belongs to the cells of history {history_id}. {cure}")
     with file.write() as connection:

@@ -1,11 +1,25 @@
-"""What a write to the state table may hold, the same on every engine."""
+"""What a write to the state table may hold, and which revisions a history may use: the same on every
+engine."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
+from typing import Final
 
 from store.errors import InvalidRequest
 from store.limits import STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
+
+REVISIONS_SKIPPED: Final = 1 << 40
+"""Revisions that a promotion or a restore leaves out at least, and at most twice: more than a lost
+history can have used (a million commits a second for twelve days). 63 bits are enough for four
+million of them."""
+
+
+def revision_of_next_history(last: int) -> int:
+    """The first revision of a history that begins where another one, whose commits may be lost, was at
+    ``last`` or beyond. Random, so two histories that begin at one place use different revisions."""
+    return last + REVISIONS_SKIPPED + secrets.randbelow(REVISIONS_SKIPPED)
 
 
 def check_state_write(write: Mapping[str, bytes | None]) -> None:

@@ -11,13 +11,13 @@ import pytest
 from pymysql.connections import Connection
 
 from store.clusters.engine import ClusteredEngine
+from store.clusters.failover import master_state
 from store.clusters.moves import heal, mover, shard_notes
 from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
 from store.clusters.moves.underway import Underway, underway
 from store.clusters.shard_map import read_map, write_map
 from store.datastore import Datastore
 from store.engines.mysql_connections import query
-from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, StorageUnavailable
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at
@@ -229,7 +229,7 @@ def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_opera
     healer.later()
     assert "has no note of a copy of shard 1" in caplog.text
     assert serving(clusters) == []
-    state = MySqlState(clusters["c1"].admin.server("a"), "trips_meta")
+    state = master_state(clusters["c1"].admin)
     known = read_map(state)
     assert known is not None
     write_map({"c1": state}, known.moved(SHARD, "c3", 9))  # as if it were left from a move before

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 from store.cells import Outcome, new_cell
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_migrations import SCHEMA_VERSION, STEPS, Layout, Step, add_column, check_schema, migrate
+from store.engines.mysql_migrations import SCHEMA_VERSION, STEPS, Layout, RunStatement, Step, add_column, check_schema, migrate
 from store.errors import ProtectData
 from store.failpoints import FailpointReached, passes, set_failpoint
 from tests.services.local_mariadb import MariaDB
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.integration
 LAYOUT = Layout("trips", 4)
 
 
-def _note_on_cells(connection: Connection[Any], layout: Layout) -> None:
+def _note_on_cells(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
     for shard in layout.held_shards:
-        add_column(connection, layout.database(shard), "cell", "note", "VARBINARY(10) NOT NULL DEFAULT ''")
+        add_column(connection, run, layout.database(shard), "cell", "note", "VARBINARY(10) NOT NULL DEFAULT ''")
 
 
 LATER = (*STEPS, Step(SCHEMA_VERSION + 1, "a note on each cell", _note_on_cells))
@@ -102,9 +102,9 @@ def test_a_killed_step_is_run_again_and_finds_what_it_did(server: MySqlServer, e
         engine.put([new_cell(UUID(int=n), "BASE", 1, {"n": n}) for n in range(20)])
     done: list[int] = []
 
-    def dies_in_the_middle(connection: Connection[Any], layout: Layout) -> None:
+    def dies_in_the_middle(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
         for shard in (0, 1):
-            add_column(connection, layout.database(shard), "cell", "note", "VARBINARY(10) NOT NULL DEFAULT ''")
+            add_column(connection, run, layout.database(shard), "cell", "note", "VARBINARY(10) NOT NULL DEFAULT ''")
             done.append(shard)
         raise FailpointReached
 

@@ -41,7 +41,7 @@ def filled(directory: Path, *, first: int = 0, index: bool = True) -> str:
         store.state.commit({"offset": b"50"})
         if index:
             store.engine.indexes.create(store.indexes.version(store.indexes.catalog.create(INDEX)).table)
-        return store.history_id or ""
+        return store.history_id
 
 
 def remove(directory: Path, name: str) -> None:

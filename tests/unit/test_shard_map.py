@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from store.clusters.moves.rebalance import plan_moves
 from store.clusters.shard_map import ShardMap, even_map, merged, told_ranges
-from store.errors import InvalidRequest, NotFound
+from store.errors import InvalidRequest, NotFound, ProtectData
 
 NAMES = ("c1", "c2", "c3")
+FIRST = even_map("trips", 8, NAMES)
 MOVES = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(NAMES)), max_size=12)
+
+
+def test_maps_of_two_histories_are_never_merged() -> None:
+    other = even_map("trips", 8, NAMES)
+    with pytest.raises(ProtectData, match=f"{FIRST.history_id}.*{other.history_id}.*Name only clusters of one datastore"):
+        merged([FIRST, other])
+    older = msgspec.structs.replace(FIRST, history_id="")
+    assert merged([older, FIRST]).history_id == merged([FIRST, older]).history_id == FIRST.history_id
 
 
 def maps_of(moves: list[tuple[int, str]]) -> list[ShardMap]:
     """A map for each move, made of the first one and that move alone: what clusters know that have each heard of one."""
-    first = even_map("trips", 8, NAMES)
-    return [first.moved(shard, name, epoch) for epoch, (shard, name) in enumerate(moves, 1)]
+    return [FIRST.moved(shard, name, epoch) for epoch, (shard, name) in enumerate(moves, 1)]
 
 
 @given(MOVES, st.randoms())
 def test_maps_merge_to_the_last_move_of_each_shard_in_any_order(moves: list[tuple[int, str]], chance: object) -> None:
-    maps = [even_map("trips", 8, NAMES), *maps_of(moves)]
-    wanted = even_map("trips", 8, NAMES).by_shard()
+    maps = [FIRST, *maps_of(moves)]
+    wanted = FIRST.by_shard()
     for shard, name in moves:
         wanted[shard] = name
     chance.shuffle(maps)  # type: ignore[attr-defined]

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from store.clusters.failover import cluster_role
+from store.clusters.failover import cluster_role, master_state
 from store.clusters.moves.shard_notes import Clusters, told_by
 from store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
 from store.clusters.moves.underway import Underway, underway_of
 from store.clusters.shard_map import merged, read_map
-from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -77,7 +76,7 @@ def roll_back(clusters: Clusters, shard: int, again_s: float = AGAIN_S) -> Under
 
 def _unknown_owner(clusters: Clusters, shard: int) -> str | None:
     """The cluster that the newest shard map names for the shard, when it is not one of these: what looks like a fence may be left from moves before."""
-    maps = [read_map(MySqlState(each.server(cluster_role(each)[0].master), each.meta)) for each in clusters.values()]
+    maps = [read_map(master_state(each)) for each in clusters.values()]
     name = merged([each for each in maps if each is not None]).by_shard()[shard]
     return None if name in clusters else name
 
@@ -93,7 +92,7 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
         raise NotFound(f"no cluster keeps anything of shard {shard}")
     name, left = kept[0]
     for owner in clusters.values():
-        known = read_map(MySqlState(owner.server(cluster_role(owner)[0].master), owner.meta))
+        known = read_map(master_state(owner))
         if known is None or known.by_shard()[shard] == name:
             raise ProtectData(f"cluster {owner.name} does not know yet that shard {shard} has left {name}: cellfeed shard resume --shard {shard}")
     target = clusters[next(each for each, (served, *_) in told.items() if shard in served)]

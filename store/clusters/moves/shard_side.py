@@ -1,7 +1,8 @@
 """One shard on the master of one cluster, as a move sees and changes it: every change on the connection that holds the shard's lock there.
 
-A change is one transaction, refused (StorageUnavailable, nothing done) on a server that takes no writes or is not the master that its own role names. Changes
-of tables are statements of their own that may be run again.
+A change is one guarded transaction (:mod:`store.engines.mysql_guard`): a server that takes no writes,
+or whose role is not the mover's, refuses it, nothing done. Changes of tables are guarded statements
+of their own that may be run again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from store.clusters.moves.shard_notes import HIDDEN, Arriving, Leaving, Standing, standing, tables
-from store.clusters.roles import ROLE_KEY, Role, decode_role
+from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, error_code, failed
+from store.engines.mysql_guard import ATTEMPTS_MAX, Guard
 from store.engines.mysql_locks import free_locks, take_lock
 from store.engines.mysql_migrations import Layout, schema_statements
-from store.errors import ProtectData, StorageUnavailable
+from store.errors import ProtectData, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("rollback.inside_abandon")
@@ -38,6 +40,7 @@ class ShardSide:
         self.database = self.layout.database(shard)
         self._meta = cluster.meta
         self._connection = connection
+        self._guard = Guard(server, cluster.meta)
 
     @property
     def members(self) -> list[str]:
@@ -99,11 +102,11 @@ class ShardSide:
             raise ProtectData(f"cluster {self.cluster.name} serves shard {self.shard} already")
 
         def make(connection: Connection[Any]) -> None:
-            query(connection, f"DROP DATABASE IF EXISTS {self.database}")
+            self._alter(connection, f"DROP DATABASE IF EXISTS {self.database}")
             for statement in schema_statements()[1]:
-                query(connection, statement.format(shard=self.database).replace(f"{self.database}.cell", self._copy("cell"), 1))
+                self._alter(connection, statement.format(shard=self.database).replace(f"{self.database}.cell", self._copy("cell"), 1))
 
-        self._run(make, writes=True)
+        self._run(make)
         values = f"({self.shard}, X'{source.encode().hex()}', {token}, {first}, NOW(6))"
         # What it has kept of this shard from an earlier move is older than what comes now.
         self._commit(
@@ -152,17 +155,17 @@ class ShardSide:
         def change(connection: Connection[Any]) -> None:
             there = {name.removeprefix(HIDDEN) for name in tables(connection, self.database)} - {"cell"}
             for name in sorted(there - set(wanted)):
-                query(connection, f"DROP TABLE {self._copy(name)}")
+                self._alter(connection, f"DROP TABLE {self._copy(name)}")
             for name in sorted(set(wanted) - there):
-                query(connection, wanted[name])
+                self._alter(connection, wanted[name])
 
         self._commit(lambda _: [], before=self._arriving)
-        self._run(change, writes=True)
+        self._run(change)
 
     def show(self) -> None:
         """Gives a copy that is whole its tables' own names, before the switch, so that no node ever serves the shard without them. Doing it again changes
         nothing."""
-        self._run(self._shown, writes=True)
+        self._run(self._shown)
 
     def prepare_switch(self, token: int) -> None:
         """From here on only the fence of this token may be followed by a switch. Waits for a switch that is still under way, and raises StorageUnavailable when
@@ -201,7 +204,7 @@ class ShardSide:
         self._commit(lambda _: [f"DELETE FROM {self._meta}.shard_arriving WHERE shard = {self.shard}"])
         failpoint("rollback.inside_abandon")
         if not self.standing().leaving:
-            self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
+            self._run(lambda connection: self._alter(connection, f"DROP DATABASE IF EXISTS {self.database}"))
 
     # --- the source ------------------------------------------------------------------------------------------------------
 
@@ -227,11 +230,11 @@ class ShardSide:
 
     def hide(self) -> None:
         """Gives the shard's tables their other names. Doing it again changes nothing."""
-        self._run(lambda connection: self._rename(connection, lambda name: None if name.startswith(HIDDEN) else HIDDEN + name), writes=True)
+        self._run(lambda connection: self._rename(connection, lambda name: None if name.startswith(HIDDEN) else HIDDEN + name))
 
     def give_back(self, token: int, copied_to: str) -> None:
         """Ends the fence of that token: puts and reads go on here, erasures as well unless a cluster is named that the copy is still made for."""
-        self._run(self._shown, writes=True)
+        self._run(self._shown)
 
         def statements(connection: Connection[Any]) -> list[str]:
             rows = query(connection, f"SELECT token FROM {self._meta}.shard_leaving WHERE shard = {self.shard} FOR UPDATE")
@@ -251,7 +254,7 @@ class ShardSide:
 
     def drop_kept(self) -> None:
         """Drops the tables of a shard that has left. The note that they are kept stays, until :meth:`forget_kept`."""
-        self._run(lambda connection: query(connection, f"DROP DATABASE IF EXISTS {self.database}"), writes=True)
+        self._run(lambda connection: self._alter(connection, f"DROP DATABASE IF EXISTS {self.database}"))
 
     def forget_kept(self) -> None:
         """The leader epochs stay: an old master that comes back is judged by them."""
@@ -280,41 +283,45 @@ class ShardSide:
     def _rename(self, connection: Connection[Any], wanted: Callable[[str], str | None]) -> None:
         names = {name: new for name in tables(connection, self.database) if (new := wanted(name)) is not None}
         if names:
-            query(connection, "RENAME TABLE " + ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items()))
+            self._alter(connection, "RENAME TABLE " + ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items()))
 
     def _commit(self, statements: Callable[[Connection[Any]], Sequence[str]], before: Callable[[Connection[Any]], object] = lambda _: None) -> None:
-        """One transaction: what ``before`` does, then the statements."""
+        """One transaction: what ``before`` does, then the statements behind the guard."""
 
         def commit(connection: Connection[Any]) -> None:
-            query(connection, "BEGIN")
-            before(connection)
-            script = list(statements(connection))
-            try:
-                commit_script(connection, script)
-            except (pymysql.err.MySQLError, OSError) as error:
-                raise commit_failed(self.server, error) from error
+            for _ in range(ATTEMPTS_MAX):
+                query(connection, "BEGIN")
+                before(connection)
+                script = [self._guard.statement(self.role.terms), *statements(connection)]
+                try:
+                    commit_script(connection, script)
+                except (pymysql.err.MySQLError, OSError) as error:
+                    if error_code(error) != ER.SUBQUERY_NO_1_ROW:
+                        raise commit_failed(self.server, error) from error
+                    query(connection, "ROLLBACK")
+                    self._guard.explain(connection, self.role.terms)
+                else:
+                    return
+            raise StorageUnavailable(f"{self.server}: nothing done: its role or its settings change all the time")
 
-        self._run(commit, writes=True)
+        self._run(commit)
 
-    def _run(self, what: Callable[[Connection[Any]], T], *, writes: bool = False) -> T:
+    def _alter(self, connection: Connection[Any], statement: str) -> None:
+        self._guard.alter(connection, statement, self.role.terms)
+
+    def _run(self, what: Callable[[Connection[Any]], T]) -> T:
         """On the connection with the lock. One that has failed is closed, and the lock is gone with it: nothing more can be done on this side then."""
         try:
-            if writes:
-                self._check_master()
             return what(self._connection)
         except BaseException as error:
             with suppress(Exception):
                 self._connection.close()
+            if isinstance(error, StaleWriter):
+                # Its caller has no epoch of its own: it looks at the role again and resumes.
+                raise StorageUnavailable(str(error)) from error
             if isinstance(error, (pymysql.err.MySQLError, OSError)):
                 raise failed(self.server, error) from error
             raise
-
-    def _check_master(self) -> None:
-        sql = f"SELECT @@GLOBAL.read_only + 0, value FROM {self._meta}.state_entry WHERE entry_key = '{ROLE_KEY}'"
-        rows = query(self._connection, sql)
-        told = decode_role(rows[0][1]) if rows else None
-        if told is None or int(rows[0][0]) or (told.master, told.epoch) != (self.role.master, self.role.epoch):
-            raise StorageUnavailable(f"{self.server}: nothing done: it is not the master of cluster {self.cluster.name} in epoch {self.role.epoch} (any more)")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from store.clusters.failover import cluster_role
+from store.clusters.failover import cluster_role, master_state
 from store.clusters.moves.index_copy import copy_entries
 from store.clusters.moves.log_copy import copy_log
 from store.clusters.moves.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
@@ -18,7 +18,6 @@ from store.clusters.moves.shard_side import ShardSide, open_side
 from store.clusters.moves.underway import fence_of
 from store.clusters.shard_map import merged, read_map, write_map
 from store.clusters.storage import ClusterServers
-from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -268,7 +267,7 @@ class Move:
 
     def _write_map(self, target: ShardSide, first: str) -> None:
         name = target.cluster.name
-        states = {each: MySqlState(cluster.server(cluster_role(cluster)[0].master), cluster.meta) for each, cluster in self._clusters.items()}
+        states = {each: master_state(cluster) for each, cluster in self._clusters.items()}
         known = merged([found for state in states.values() if (found := read_map(state)) is not None])
         if known.by_shard()[self._shard] != name:
             known = known.moved(self._shard, name, target.leader_epochs()[-1][0])

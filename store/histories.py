@@ -1,0 +1,32 @@
+"""The identity of a history: a random id, drawn when a datastore is made and again by every restore.
+
+Names, positions, epochs and ids of cells repeat: a store is made again under its name, a backup is
+restored twice, a server of staging stands in production's configuration. So whatever joins, follows,
+continues or is compared names the history that it belongs to. Two parts with different ids have
+nothing in common, however alike they look. The empty id is of a part that was made before there were
+identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from store.errors import ProtectData
+
+
+def new_history_id() -> str:
+    """128 random bits as 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def is_same_history(one: str, other: str) -> bool:
+    """Whether parts with these ids may belong together."""
+    return one == other or not one or not other
+
+
+def refuse_other_history(part: str, history_id: str, other_part: str, other_id: str, cure: str = "") -> None:
+    """Raises ProtectData, with both ids and the cure, unless the parts may belong together."""
+    if not is_same_history(history_id, other_id):
+        raise ProtectData(
+            f"{part} belongs to history {history_id}, {other_part} to {other_id}: they are different datastores, or one was restored. {cure}".rstrip()
+        )

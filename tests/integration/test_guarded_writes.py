@@ -1,0 +1,266 @@
+"""Every write to a master is guarded (``store/engines/mysql_guard.py``): state, buffer copies, dictionaries,
+indexes and migrations as cells are. On real servers: restarted, fenced, promoted, and with settings of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from store.cells import new_cell
+from store.clusters.failover import cluster_role, promote
+from store.clusters.migrate import migrate_cluster
+from store.clusters.roles import Role, read_role
+from store.dictionaries.dictionary import Dictionary
+from store.engines.contract import WriteTerms
+from store.engines.index_contract import IndexTable
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
+from store.engines.mysql_replication import make_read_only, open_for_writes
+from store.engines.mysql_state import MySqlState
+from store.engines.state_limits import REVISIONS_SKIPPED
+from store.errors import OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from tests.services.cluster_steps import NAMESPACE, eventually, open_engine, without_replication
+from tests.services.local_mariadb import MariaDB
+from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+CELL = new_cell(NAMESPACE, "BASE", 1, {"n": 1})
+TABLE = IndexTable("ix_guarded", ((0,),), (None,))
+PATIENCE_S = 1.5
+
+Write = Callable[[MySqlEngine, WriteTerms], object]
+
+WRITES: dict[str, Write] = {
+    "a state commit": lambda engine, terms: engine.state.commit({"offset/0": b"500"}, None, terms),
+    "a buffer copy": lambda engine, terms: engine.buffer.add("c2", [CELL], terms),
+    "an accepted buffer copy": lambda engine, terms: engine.buffer.accept("c2", [CELL], terms),
+    "the removal of a buffer copy": lambda engine, terms: engine.buffer.remove([1], terms),
+    "the removal of unaccepted copies": lambda engine, terms: engine.buffer.remove_copies("c2", [CELL], terms),
+    "the removal of a buffered row": lambda engine, terms: engine.buffer.remove_row("c2", CELL.row_key, terms),
+    "a buffer conflict": lambda engine, terms: engine.buffer.mark_conflict(1, "other body", terms),
+    "a dictionary": lambda engine, terms: engine.dictionaries.add(Dictionary("BASE", b"content" * 40, 1, 1), terms),
+    "a dictionary's use": lambda engine, terms: engine.dictionaries.use(Dictionary("BASE", b"content" * 40, 1, 1), 0, terms),
+    "an index table": lambda engine, terms: engine.indexes.create(TABLE, terms),
+    "the drop of an index table": lambda engine, terms: engine.indexes.drop(TABLE, terms),
+    "the fences of an index": lambda engine, terms: engine.indexes.set_fences({0: 7}, terms),
+    "a put": lambda engine, terms: engine.put(cells_of_shard(0, 1, 1), terms),
+    "a trim": lambda engine, terms: engine.trim(0, 0, 10, terms),
+    "an erasure": lambda engine, terms: engine.erase(CELL.row_key, 10, terms),
+}
+
+
+@contextmanager
+def opened(server: MariaDB, timeout_s: float = PATIENCE_S) -> Iterator[MySqlEngine]:
+    engine = MySqlEngine(MySqlServer(server.url, timeout_s), DATASTORE, SHARDS)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def terms_of(cluster: TestCluster) -> WriteTerms:
+    return cluster_role(cluster.admin)[0].terms
+
+
+def before(write: str, engine: MySqlEngine, terms: WriteTerms) -> None:
+    """What some writes need there: otherwise they would write nothing, guarded or not."""
+    if "copy" in write or "copies" in write or "buffer" in write:
+        engine.buffer.add("c2", [CELL], terms)
+    if "use" in write:
+        engine.dictionaries.add(Dictionary("BASE", b"content" * 40, 1, 1), terms)
+    if "drop" in write:
+        engine.indexes.create(TABLE, terms)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster, write: str) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server) as engine:
+        before(write, engine, terms)
+    make_read_only(cluster.admin.server("a"))
+    position = server.sql("SELECT @@GLOBAL.gtid_binlog_pos")
+    try:
+        with opened(server) as engine, pytest.raises(StorageUnavailable, match="nothing written: it is read-only") as refused:
+            WRITES[write](engine, terms)
+        assert refused.value.definite
+        assert server.sql("SELECT @@GLOBAL.gtid_binlog_pos") == position
+    finally:
+        open_for_writes(cluster.admin.server("a"))
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_under_another_epoch_replication_mode_or_history_is_refused(cluster: TestCluster, write: str) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server) as engine:
+        before(write, engine, terms)
+        position = server.sql("SELECT @@GLOBAL.gtid_binlog_pos")
+        for stale in (terms._replace(leader_epoch=terms.leader_epoch + 1), terms._replace(semi_sync=False)):
+            with pytest.raises(StaleWriter, match="nothing written") as refused:
+                WRITES[write](engine, stale)
+            assert refused.value.definite
+        with pytest.raises(ProtectData, match=f"nothing written: it belongs to history {terms.history_id}, the write to {'f' * 32}"):
+            WRITES[write](engine, terms._replace(history_id="f" * 32))
+        with pytest.raises(ProtectData, match="write through the cluster"):
+            WRITES[write](engine, None)  # type: ignore[arg-type]
+        assert server.sql("SELECT @@GLOBAL.gtid_binlog_pos") == position
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_after_a_restart_of_the_master_nothing_is_acknowledged_without_a_minion(cluster: TestCluster, write: str) -> None:
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    with opened(server) as engine:
+        before(write, engine, terms)
+    server.kill()
+    server.start()
+    assert server.sql("SELECT @@GLOBAL.rpl_semi_sync_master_enabled") == [(0,)]
+    without_replication(cluster, "b", "c")
+    with opened(server) as engine, pytest.raises(Unavailable):
+        WRITES[write](engine, terms)
+    assert server.sql("SELECT @@GLOBAL.rpl_semi_sync_master_enabled") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "name", ["rpl_semi_sync_master_timeout = 10000", "rpl_semi_sync_master_wait_point = 'AFTER_COMMIT'", "rpl_semi_sync_master_wait_no_slave = 0"]
+)
+def test_a_server_whose_own_settings_would_fall_back_is_set_right_before_a_write(cluster: TestCluster, name: str) -> None:
+    """Semi-synchronous replication is on, by other settings than ours, and has fallen back already."""
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1", f"SET GLOBAL {name}")
+    without_replication(cluster, "b", "c")
+    if "timeout" in name:
+        server.sql("SET GLOBAL rpl_semi_sync_master_timeout = 1", "CREATE DATABASE somebody_elses", f"SET GLOBAL {name}", "DROP DATABASE somebody_elses")
+        assert server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'") == [("Rpl_semi_sync_master_status", "OFF")]
+    with opened(server) as engine:
+        with pytest.raises(StorageUnavailable, match="minion"):
+            engine.put(cells_of_shard(0, 1, 1), terms)
+        with pytest.raises(StorageUnavailable, match="minion"):
+            engine.state.commit({"offset/0": b"500"}, None, terms)
+
+
+def test_an_offset_that_was_acknowledged_is_there_after_the_master_restarted_and_died(cluster: TestCluster) -> None:
+    """The attack that lost one: the restarted master, cut off, acknowledged 500; the promotion brought 10 back."""
+    store = open_engine(cluster)
+    assert store.state.commit({"offset/0": b"10"}) is not None
+    server = cluster.servers["a"]
+    server.kill()
+    server.start()
+    without_replication(cluster, "b", "c")
+    acknowledged = b"10"
+    with opened(server) as engine:
+        try:
+            engine.state.commit({"offset/0": b"500"}, None, terms_of(cluster))
+            acknowledged = b"500"
+        except Unavailable:
+            pass
+    server.kill()
+    promote(cluster.admin)
+    entry = store.state.get("offset/0")
+    assert entry is not None
+    assert entry.value == acknowledged
+    store.close()
+    server.start()
+
+
+def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_has_it(cluster: TestCluster) -> None:
+    """Its put was answered ``unknown``; to ask again at the restarted master finds it there, on no other node."""
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    wanted = cells_of_shard(0, 1, 1)
+    with opened(server) as engine:
+        engine.put(cells_of_shard(0, 2, 1), terms)
+        without_replication(cluster, "b", "c")
+        with pytest.raises(OutcomeUnknown):
+            engine.put(wanted, terms)
+    server.kill()
+    server.start()
+    assert server.sql("SELECT COUNT(*) FROM trips_0000.cell") == [(2,)]
+    with opened(server) as engine:
+        with pytest.raises(StorageUnavailable):
+            engine.put(wanted, terms)
+        cluster.servers["b"].sql("START SLAVE IO_THREAD")
+        eventually(lambda: engine.put(wanted, terms)[0].acknowledged, "the minion is back")
+    cluster.servers["c"].sql("START SLAVE IO_THREAD")
+
+
+def test_versions_of_a_lost_history_are_never_given_again(cluster: TestCluster) -> None:
+    """A lease that a lost commit took has a version which no later commit gets, so its holder's compare-and-set fails."""
+    without_replication(cluster, "b", "c")
+    server = cluster.servers["a"]
+    server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
+    # What another program's write would be: not acknowledged by us, and at a version that the next commit would have got.
+    lost = [(int(version),) for version in (server.sql("SELECT revision + 1 FROM trips_meta.state_revision")[0])]
+    server.sql("UPDATE trips_meta.state_revision SET revision = revision + 1")
+    server.kill()
+    promote(cluster.admin)
+    store = open_engine(cluster)
+    version = store.state.commit({"lease/0": b"taken"})
+    assert version is not None
+    assert version > lost[0][0] + REVISIONS_SKIPPED - 1
+    assert store.state.commit({"lease/0": b"mine"}, {"lease/0": lost[0][0]}) is None
+    store.close()
+    server.start()
+
+
+def test_two_promotions_from_one_place_leave_different_gaps(cluster: TestCluster) -> None:
+    gaps = []
+    for _ in range(2):
+        role, _ = cluster_role(cluster.admin)
+        [(first,)] = cluster.servers[role.master].sql("SELECT revision FROM trips_meta.state_revision")
+        done = promote(cluster.admin)
+        eventually(lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]), "all have heard of it")  # type: ignore[misc]
+        [(second,)] = cluster.servers[done.master].sql("SELECT revision FROM trips_meta.state_revision")
+        gaps.append(int(str(second)) - int(str(first)))
+    assert gaps[0] != gaps[1]
+    assert all(gap >= REVISIONS_SKIPPED for gap in gaps)
+
+
+def _follows_all(cluster: TestCluster, epoch: int, nodes: list[str]) -> bool:
+    def told(node: str) -> Role | None:
+        return read_role(MySqlState(cluster.admin.server(node), cluster.admin.meta))
+
+    return all((role := told(node)) is not None and role.epoch == epoch for node in nodes)
+
+
+def test_a_migration_is_guarded(cluster: TestCluster) -> None:
+    def note(_connection: object, layout: Layout, run: Callable[[str], None]) -> None:
+        run(f"CREATE TABLE IF NOT EXISTS {layout.meta}.note (one TINYINT NOT NULL PRIMARY KEY) ENGINE=InnoDB")
+
+    steps = (*STEPS, Step(SCHEMA_VERSION + 1, "a note", note))
+    server, terms = cluster.admin.server("a"), terms_of(cluster)
+    for stale in (None, terms._replace(leader_epoch=9)):
+        with pytest.raises((StaleWriter, ProtectData), match="nothing written"):
+            migrate(server, Layout(DATASTORE, SHARDS), steps=steps, terms=stale)
+    assert not cluster.servers["a"].sql("SHOW TABLES IN trips_meta LIKE 'note'")
+    assert migrate_cluster(cluster.admin).steps == []
+    migrate(server, Layout(DATASTORE, SHARDS), steps=steps, terms=terms)
+    assert cluster.servers["a"].sql("SHOW TABLES IN trips_meta LIKE 'note'")
+
+
+def test_two_writers_that_mend_the_settings_at_once_let_no_commit_go_without_a_minion(cluster: TestCluster) -> None:
+    """Switching semi-synchronous replication off lets waiting commits go: the second one must find it mended."""
+    server, terms = cluster.servers["a"], terms_of(cluster)
+    for attempt in range(5):
+        server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1", "SET GLOBAL rpl_semi_sync_master_timeout = 10000")
+        without_replication(cluster, "b", "c")
+        stored: list[str] = []
+
+        def write(key: str, stored: list[str] = stored) -> None:
+            with opened(server, 1.0) as engine:
+                try:
+                    engine.state.commit({key: b"1"}, None, terms)
+                    stored.append(key)
+                except Unavailable:
+                    pass
+
+        threads = [threading.Thread(target=write, args=(f"key/{attempt}/{number}",)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert stored == []
+        for name in "bc":
+            cluster.servers[name].sql("START SLAVE IO_THREAD")

@@ -75,5 +75,5 @@ def _insert(source: Path, target: Path) -> None:
         rows = reading.execute("SELECT * FROM cell ORDER BY position")
         while piece := rows.fetchmany(5_000):
             writing.execute("BEGIN")
-            writing.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", piece)
+            writing.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?, ?)", piece)
             writing.execute("COMMIT")

@@ -39,7 +39,7 @@ from store.backups.check import dictionaries_known, read_dictionaries, read_segm
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
-from store.cells import ERASED_COLUMN, StoredCell, moment
+from store.cells import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from store.dictionaries.dictionary import Dictionary
 from store.digest import ShardDigest
 from store.errors import DataDamaged, ProtectData
@@ -60,7 +60,6 @@ work for so many."""
 REVISIONS_LEFT_OUT: Final = 1_000_000_000
 """Revisions of the state table: those from after the backup are tokens that a process may still hold, and must not come to mean something else."""
 
-RESTORED_COLUMN: Final = "RESTORED"
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
 _SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)

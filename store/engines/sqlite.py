@@ -27,12 +27,14 @@ from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, row_of, stored_cell, stored_cells
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, sqlite_error
 from store.engines.sqlite_index import SqliteIndexes
 from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
 from store.engines.sqlite_state import SqliteState
+from store.errors import DataDamaged
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
@@ -41,11 +43,7 @@ declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.bef
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
-_ADDED_ID_BITS: Final = 47
 _SCAN_STEP: Final = 500
-_CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
-
-
 _ROW_BYTES: Final = 150
 """What a cell takes beside its body, in the table and in the index of triples."""
 
@@ -146,30 +144,38 @@ class SqliteEngine:
             return [_first(_find(connection, triple)) for triple in triples]
 
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
-        sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
+        sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
         with self._file.snapshot() as connection:
             return [_first(connection.execute(sql, key)) for key in keys]
 
     def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
-        sql = f"SELECT position, {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
         with self._file.snapshot() as connection:
             return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
-        first = position_of(shard_of(row_key, self._shards), 0)
+        shard = shard_of(row_key, self._shards)
         # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
-        sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
+        sql = f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
         with self._file.read() as connection:
-            return [StoredCell._make(row) for row in connection.execute(sql, (row_key, first + after, limit))]
+            return stored_cells(shard, connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall())
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
-        sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
-        bounds = (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)
         with self._file.read() as connection:
-            cells = _within_scan_bytes(connection.execute(sql, bounds))
-            check_scan(shard, location, cells, lambda: _log_start(connection, shard))
+            cells, ended = _scanned(connection, shard, location, limit)
+            if not has_gap(location, cells) and not ended:
+                return cells
+            start, end = counter_of(connection, shard, "log_start, next_added_id")
+            check_scan(shard, location, cells, lambda: start)
+            if has_gap(location, cells) or (ended and location + len(cells) < end):
+                # Cells may have been put, or trimmed, between these statements: the same again, of one moment.
+                connection.execute("BEGIN")
+                start, end = counter_of(connection, shard, "log_start, next_added_id")
+                cells, ended = _scanned(connection, shard, location, limit)
+                check_scan(shard, location, cells, lambda: start)
+                refuse_gap(shard, location, cells, end if ended else location)
         return cells
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
@@ -190,7 +196,7 @@ class SqliteEngine:
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
         with self._file.snapshot() as connection:
-            low, high = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            low, high = counter_of(connection, shard, "log_start, next_added_id")
             # created_at never goes back within a shard (E4), so a binary search by id finds the moment without an index on it.
             while low < high:
                 middle = (low + high) // 2
@@ -200,7 +206,7 @@ class SqliteEngine:
                     high = middle
                 else:
                     low = (row[0] & ADDED_ID_MAX) + 1
-        return int(low)
+        return low
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter"
@@ -212,6 +218,8 @@ class SqliteEngine:
                 rows = connection.execute(sql).fetchall()
             else:
                 rows = [connection.execute(f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)).fetchone() for shard in shards]
+            if None in rows or (shards is None and len(rows) != self._shards):
+                raise DataDamaged(f"{self._file.path} has lost counters of shards: restore it from a backup")
         return {shard: Head(*ends) for shard, *ends in rows}
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
@@ -220,7 +228,7 @@ class SqliteEngine:
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         check_shard(shard, self._shards)
         with self._file.write(_ROW_BYTES * cells_max) as connection:
-            start, end = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            start, end = counter_of(connection, shard, "log_start, next_added_id")
             check_trim(shard, below, end)
             sql = "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
             bounds = (position_of(shard, start), position_of(shard, below), cells_max)
@@ -231,7 +239,7 @@ class SqliteEngine:
             connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (position_of(shard, 0), position_of(shard, start)))
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
-        return int(start)
+        return start
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         shard = shard_of(row_key, self._shards)
@@ -305,11 +313,11 @@ class _PutTransaction:
                 results.append(repeated(cells[before], results[before], cell))
             else:
                 counter = counters[shard]
-                rows.append((position_of(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
+                rows.append(row_of(shard, StoredCell(counter.next_added_id, *cell.triple, counter.created_at_us, body)))
                 results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
                 counter.next_added_id += 1
         failpoint("sqlite.put.before_insert")
-        self._connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._connection.executemany(INSERT_CELL, rows)
         failpoint("sqlite.put.before_counter")
         self._connection.executemany(
             "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ? WHERE shard = ?",
@@ -318,16 +326,18 @@ class _PutTransaction:
         return results
 
     def _counter(self, shard: int) -> _Counter:
-        sql = "SELECT next_added_id, last_created_at_us, erasures FROM shard_counter WHERE shard = ?"
-        next_added_id, last_created_at_us, erasures = self._connection.execute(sql, (shard,)).fetchone()
+        next_added_id, last_created_at_us, erasures = counter_of(self._connection, shard, "next_added_id, last_created_at_us, erasures")
         return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
 
     def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
-        stored = {}
+        stored, damaged = {}, {}
         for triple in {cell.triple for cell in cells}:
-            if (found := _first(_find(self._connection, triple))) is not None:
-                stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
-        return outcomes_before(cells, stored)
+            try:
+                if (found := _first(_find(self._connection, triple))) is not None:
+                    stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
+            except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
+                damaged[triple] = PutResult(Outcome.FAILED, None, error=error)
+        return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
 
 
 class _Counter:
@@ -344,7 +354,7 @@ class _Counter:
 
 
 def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:
-    sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
+    sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
     return connection.execute(sql, triple)
 
 
@@ -354,28 +364,26 @@ def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
 
 
 def _located(row: tuple[Any, ...]) -> LocatedCell:
-    return LocatedCell(row[0] >> _ADDED_ID_BITS, StoredCell._make(row[1:]))
+    shard = row[0] >> ADDED_ID_BITS
+    return LocatedCell(shard, stored_cell(shard, row[1:]))
 
 
-def _within_scan_bytes(cursor: sqlite3.Cursor) -> list[StoredCell]:
-    """The first cells of a cursor, as many as one scan may give."""
+def _scanned(connection: sqlite3.Connection, shard: int, location: int, limit: int) -> tuple[list[StoredCell], bool]:
+    """The first cells from a location on, as many as one scan may give; and whether there are no more."""
+    sql = f"SELECT {CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
+    cursor = connection.execute(sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit))
     cells: list[StoredCell] = []
     scanned_bytes = 0
-    while rows := cursor.fetchmany(_SCAN_STEP):
-        for row in map(StoredCell._make, rows):
+    while rows := stored_cells(shard, cursor.fetchmany(_SCAN_STEP)):
+        step_bytes = sum([len(row.body) for row in rows])
+        if scanned_bytes + step_bytes <= SCAN_BYTES_MAX:
+            scanned_bytes += step_bytes
+            cells += rows
+            continue
+        for row in rows:
             scanned_bytes += len(row.body)
             if scanned_bytes > SCAN_BYTES_MAX and cells:
                 cursor.close()
-                return cells
+                return cells, False
             cells.append(row)
-    return cells
-
-
-def _log_start(connection: sqlite3.Connection, shard: int) -> int:
-    [(start,)] = connection.execute("SELECT log_start FROM shard_counter WHERE shard = ?", (shard,))
-    return int(start)
-
-
-def position_of(shard: int, added_id: int) -> int:
-    """Where a cell lies in the file: the rowid of its row."""
-    return shard << _ADDED_ID_BITS | min(added_id, ADDED_ID_MAX)
+    return cells, len(cells) < limit

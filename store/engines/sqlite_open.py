@@ -28,8 +28,8 @@ from store.histories import new_history_id, refuse_other_history
 declare("sqlite.open.after_cells", "sqlite.open.after_adoption")
 
 SCHEMA_VERSION: Final = 4
-"""1: no dictionaries; 2: no count of erasures; 3: no identity. A file of an older version gets what it lacks when it is opened; a program of that version
-refuses it from then on."""
+"""1: no dictionaries; 2: no count of erasures; 3: no identity, no checksums. A file of an older version gets what it lacks when it is opened; a program of that
+version refuses it from then on."""
 
 CELLS_FILE: Final = "node-0.sqlite3"
 """The file with the cells, in the datastore's directory."""
@@ -142,6 +142,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], data
     else:
         if not connection.execute("SELECT 1 FROM pragma_table_info('shard_counter') WHERE name = 'erasures'").fetchone():
             connection.execute("ALTER TABLE shard_counter ADD COLUMN erasures INTEGER NOT NULL DEFAULT 0")
+        if not connection.execute("SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'").fetchone():
+            connection.execute("ALTER TABLE cell ADD COLUMN crc INTEGER")
         connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
         connection.executemany("INSERT OR IGNORE INTO history_file VALUES (?, 1)", [(name,) for name in _files_before(connection, path, others)])
 

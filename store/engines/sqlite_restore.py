@@ -17,7 +17,8 @@ from store.backups.restore import LogReader, Plan
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.instance_lock import exclusive_lock, lock_path
-from store.engines.sqlite import SqliteEngine, position_of
+from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite_cells import INSERT_CELL, erase_bodies, row_of
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
 from store.engines.sqlite_open import STATE_FILE, open_cells, open_other
@@ -81,7 +82,7 @@ class SqliteTarget:
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
         with self._cells.write(sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)) as connection:
-            connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", [(position_of(shard, cell.added_id), *cell[1:]) for cell in cells])
+            connection.executemany(INSERT_CELL, [row_of(shard, cell) for cell in cells])
             if erasures := sum(cell.column_name == ERASED_COLUMN for cell in cells):
                 connection.execute("UPDATE shard_counter SET erasures = erasures + ? WHERE shard = ?", (erasures, shard))
 
@@ -118,7 +119,7 @@ class SqliteTarget:
         with self._cells.write() as connection:
             # A piece of the backup may have bodies from before their row was erased, and a later one tells of it.
             told = "SELECT row_key FROM cell WHERE column_name = ?"
-            connection.execute(f"UPDATE cell SET body = ? WHERE body <> ? AND row_key IN ({told})", (ERASED_BODY, ERASED_BODY, ERASED_COLUMN))  # noqa: S608
+            erase_bodies(connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)])
         self._cells.close()
         self._file = None
         sync_folder(self._staged)

@@ -27,9 +27,9 @@ from store.backups.create import Source, create
 from store.backups.erasures import erased_since
 from store.backups.folder import DAY_US, MANIFEST, Backup, BackupFolder
 from store.backups.manifest import Reader
-from store.backups.restore import EPOCHS_LEFT_OUT, RESTORED_COLUMN, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
+from store.backups.restore import EPOCHS_LEFT_OUT, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
 from store.body_codec import decode_body, forget_dictionaries, is_erased
-from store.cells import ERASED_COLUMN, NewCell, Outcome, StoredCell
+from store.cells import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.datastore import Datastore
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish

@@ -85,6 +85,11 @@ class Datastore:
         return self.engine.shards
 
     @property
+    def history_id(self) -> str:
+        """The identity of this history (:mod:`store.histories`): another one after every restore. Empty where the storage has none."""
+        return self.engine.history_id
+
+    @property
     def state(self) -> StateTable:
         return self.engine.state
 

@@ -101,6 +101,10 @@ class ClusteredEngine:
         return self._shards
 
     @property
+    def history_id(self) -> str:
+        return ""
+
+    @property
     def state(self) -> StateTable:
         return self._state
 

@@ -55,6 +55,8 @@ Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable. So do all calls in a child that was
         forked since the engine was opened: there ``close`` does nothing, and the parent's connections stay as they are.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
+    E25 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
+        history's identity, is refused (ProtectData, with both identities and the cure).
 """
 
 from __future__ import annotations
@@ -181,6 +183,12 @@ class Engine(Protocol):
 
     @property
     def shards(self) -> int: ...
+
+    @property
+    def history_id(self) -> str:
+        """The identity of the history (:mod:`store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
+        the storage has none. E25."""
+        ...
 
     @property
     def state(self) -> StateTable: ...

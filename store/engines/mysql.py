@@ -86,6 +86,10 @@ class MySqlEngine:
         return self._shards
 
     @property
+    def history_id(self) -> str:
+        return ""
+
+    @property
     def state(self) -> NodeStateTable:
         return self._state
 

@@ -719,6 +719,14 @@ def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(
     assert entry.value == b"1"
 
 
+def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(open_engine: EngineMaker, kind: str) -> None:
+    identity = open_engine().history_id
+    if kind == "mysql" and not identity:
+        pytest.skip("these servers have no identity yet")
+    assert (len(identity), int(identity, 16) > 0) == (32, True)
+    assert open_engine().history_id == identity
+
+
 def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind: str) -> None:
     open_engine().close()
     with pytest.raises(ProtectData, match="4 shards"):

@@ -14,9 +14,9 @@ from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.erasures import erased_since
 from store.backups.folder import Backup, BackupFolder
-from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
+from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
 from store.body_codec import ERASED_BODY
-from store.cells import NewCell, Outcome, StoredCell
+from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
 from store.clusters.restore import ClusterTarget

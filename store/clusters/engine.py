@@ -102,7 +102,7 @@ class ClusteredEngine:
 
     @property
     def history_id(self) -> str:
-        return ""
+        return self.placement.map.history_id
 
     @property
     def state(self) -> StateTable:

@@ -298,7 +298,7 @@ class _PutTransaction:
             results = self._insert(cells, shards, bodies, [None] * len(cells))
         except sqlite3.IntegrityError:
             self._connection.execute("ROLLBACK TO optimistic")
-            results = self._insert(cells, shards, bodies, self._known(cells))
+            results = self._insert(cells, shards, bodies, self._known(cells, shards))
         self._connection.execute("RELEASE optimistic")
         return results
 
@@ -332,14 +332,14 @@ class _PutTransaction:
         next_added_id, last_created_at_us, erasures = counter_of(self._connection, shard, "next_added_id, last_created_at_us, erasures")
         return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
 
-    def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
+    def _known(self, cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
         stored, damaged = {}, {}
-        for triple in {cell.triple for cell in cells}:
+        for triple, shard in {cell.triple: shard for cell, shard in zip(cells, shards, strict=True)}.items():
             try:
                 if (found := _first(_find(self._connection, triple))) is not None:
                     stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
             except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
-                damaged[triple] = PutResult(Outcome.FAILED, None, error=error)
+                damaged[triple] = PutResult(Outcome.FAILED, shard, error=error)
         return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
 
 

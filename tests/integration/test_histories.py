@@ -51,6 +51,9 @@ def test_role_and_shard_map_of_a_new_cluster_have_one_history(cluster: TestClust
     assert shard_map is not None
     assert len(role.history_id) == 32
     assert role.history_id == shard_map.history_id
+    store = open_engine(cluster)
+    assert store.history_id == role.history_id
+    store.close()
 
 
 def test_a_server_of_another_history_joins_no_cluster_and_is_not_believed(two: tuple[TestCluster, TestCluster], servers: list[MariaDB]) -> None:

@@ -11,11 +11,12 @@ SQLite it was built with, so no connection checkpoints by itself; a writer does 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import uniform
 from typing import Final
@@ -99,12 +100,27 @@ def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
             return
 
 
+def _make_folder(path: Path) -> None:
+    """Makes a folder whose name is on disk, as are those of the folders that it lies in: SQLite syncs the names in it,
+    and a power cut that takes the folder takes every commit. Another process may have made it a moment ago, so an
+    existing one is synced too, where its parent can be read."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+    with suppress(PermissionError):
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
 class SqliteFile:
     """One file: a writer connection, a stack of reader connections, and an orderly end (E12)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         self._writer = connect(path)
         # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
         self._writer.execute("PRAGMA busy_timeout=0")

@@ -93,9 +93,7 @@ def test_a_minion_of_another_epoch_raises_no_watermark(cluster: Cluster, nodes: 
     assert cluster.heads()[0].watermark == 7
 
 
-def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(
-    cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
     nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], ""))
     with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):

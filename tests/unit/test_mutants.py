@@ -32,7 +32,12 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [(mutant(old="number"), "2 times"), (mutant(old="nothing"), "0 times"), (mutant(new="number * 2"), "the same"), (mutant(test="test_it.py::test_gone"), "no test")],
+    [
+        (mutant(old="number"), "2 times"),
+        (mutant(old="nothing"), "0 times"),
+        (mutant(new="number * 2"), "the same"),
+        (mutant(test="test_it.py::test_gone"), "no test"),
+    ],
 )
 def test_an_entry_that_does_not_fit_is_named(tree: Path, wrong: Mutant, says: str) -> None:
     [mistake] = mistakes([wrong], tree)

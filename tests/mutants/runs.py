@@ -56,7 +56,7 @@ def copied_tree(root: Path) -> Iterator[Path]:
         for name in filter(None, listed.stdout.decode().split("\0")):
             if (root / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, copy / name)
+                shutil.copy2(root / name, copy / name, follow_symlinks=False)  # links lead to files of the copy
         if (root / ".venv").exists():
             (copy / ".venv").symlink_to(root / ".venv")
         yield copy

@@ -30,6 +30,9 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:xdi
 _TESTS_FAILED: Final = 1
 
 
+_MESSAGE_CHARACTERS: Final = 160
+
+
 class Verdict(StrEnum):
     """What the named tests said."""
 
@@ -91,7 +94,8 @@ def _read_report(path: Path) -> tuple[list[str], list[str], int]:
         return [], [], 0
     cases = list(ET.parse(path).iter("testcase"))  # written by the line above, not from outside
     collected = [case for case in cases if not any("collection failure" in (each.get("message") or "") for each in case)]
-    failed = [f"{case.get('name')}" for case in collected if case.find("failure") is not None or case.find("error") is not None]
+    reasons = [(case.get("name"), each.get("message") or "") for case in collected for each in case if each.tag in ("failure", "error")]
+    failed = [f"{name}: {' '.join(message.split())[:_MESSAGE_CHARACTERS]}" for name, message in reasons]
     return failed, [f"{case.get('name')}" for case in collected if case.find("skipped") is not None], len(collected)
 
 

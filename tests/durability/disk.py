@@ -45,14 +45,16 @@ class _File:
 
 @dataclass
 class _Change:
-    """A change of names; ``file`` is None for a folder that is made."""
+    """A change of names. ``file``: the one that a name is given to, whatever becomes of its other names; None for a folder."""
 
     named: Named
     file: int | None
     synced: bool = False
 
     def folders(self) -> set[str]:
-        return {str(Path(path).parent) for path in (self.named.path, self.named.source) if path}
+        """A rename changes two folders, a link only the one of its new name."""
+        changed = (self.named.path, self.named.source) if self.named.kind == "rename" else (self.named.path,)
+        return {str(Path(path).parent) for path in changed}
 
 
 class Disk:
@@ -62,13 +64,14 @@ class Disk:
         self._folder = folder
         self._files: dict[int, _File] = {}
         self._changes: list[_Change] = []
+        self._names: dict[str, int | None] = {}
 
     def apply(self, step: Step) -> None:
         match step:
             case Opened(path, file, creates, empties):
                 self._files.setdefault(file, _File())
                 if creates:
-                    self._changes.append(_Change(Named("make", path), file))
+                    self._note(_Change(Named("make", path), file))
                 if empties:
                     self._files[file].since.append(Truncated(file, 0))
             case Written() | Truncated():
@@ -79,9 +82,13 @@ class Disk:
             case Synced(file, None):
                 self._files[file] = _File(self._files[file].content(self._files[file].since))
             case Named():
-                self._changes.append(_Change(step, None))
+                self._note(_Change(step, self._names.get(step.source)))
             case Said():
                 pass
+
+    def _note(self, change: _Change) -> None:
+        self._changes.append(change)
+        _rename(self._names, change)
 
     def write_out(self, target: Path, unsynced: Unsynced, chance: random.Random) -> None:
         """Makes in ``target`` what is there after a power cut now."""
@@ -112,9 +119,12 @@ def _rename(names: dict[str, int | None], change: _Change) -> None:
             names[named.path] = change.file
         case "remove":
             names.pop(named.path, None)
-        case "link" if named.source in names:
-            names[named.path] = names[named.source]
-        case "rename" if named.source in names:
+        case "link":
+            names[named.path] = change.file
+        case "rename" if change.file is not None:
+            names.pop(named.source, None)
+            names[named.path] = change.file
+        case "rename":
             inside = [path for path in names if path == named.source or path.startswith(f"{named.source}/")]
             for path in inside:
                 names[named.path + path.removeprefix(named.source)] = names.pop(path)

@@ -8,9 +8,16 @@ SEED   ?=
 NAME   ?=
 FRAMES ?=
 WORKERS ?= 2
+T      ?=
+AREA   ?=
+
+SEEDED  = $(if $(SEED),--randomly-seed=$(SEED))
+# Plugins that one file does not need take two seconds to import.
+LEAN    = -p no:schemathesis -p no:faker -p no:anyio
+ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint grid bench faults faults-all fuzz services lock clean
+.PHONY: help setup demo test test-fast mutants lint grid bench faults faults-all fuzz services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,9 +35,21 @@ demo: setup ## Real taxi trips from a put to a bill and a warehouse table, with 
 	$(BIN)/cellfeed demo $(if $(KEEP),--keep)
 
 # Tests come in the order of tests/conftest.py: the long ones first. Without --no-loadscope-reorder it would be groups of many tests first, however short.
-# What waited in vain is run once more and listed as RERUN: a machine can stand still for half a minute. A wrong result fails at once.
-test: setup lint ## The whole test suite (WORKERS=n tests at once; 2 without)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -rR --reruns 1 --only-rerun "not within|Timeout|timed out"
+# A wait that timed out runs once more and is counted: a machine can stand still for half a minute. A wrong result fails at once.
+ifeq ($(T),)
+test: setup lint ## The whole test suite (WORKERS=n at once, 2 without; T=path: these tests alone, at once; SEED=n repeats an order)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(SEEDED) --reruns 1 --only-rerun "not within|Timeout|timed out"
+else
+test: setup
+	$(BIN)/python -m pytest -q $(ALONE) $(SEEDED) $(T)
+endif
+
+# Most of these tests wait for threads of their own, so two workers for each core.
+test-fast: setup lint ## Style, types, layers and the pure tests: no server, no long wait (a minute)
+	$(BIN)/python -m pytest -q $(LEAN) -n 4 $(SEEDED) -m "not integration and not slow and not faults" tests/unit
+
+mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines for one area)
+	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
 
 lint: setup ## Style, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

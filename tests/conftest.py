@@ -8,10 +8,9 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, core, settings
 
 from store.datastore import Datastore
 from store.dictionaries import known
@@ -34,27 +33,29 @@ __all__ = ["pytest_report_header"]
 
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-RERUN_SHOWN_CHARACTERS: Final = 3_000
-
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+pytest_plugins = ("pytester", "tests.skip_policy", "tests.run_summary")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """The seed of the order is Hypothesis' seed too, so one number repeats a run."""
+    seed = getattr(config.option, "randomly_seed", None)
+    if seed is not None and core.global_force_seed is None:
+        core.global_force_seed = seed
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, in the random order that it has: when several workers share the tests, what is left in the end is short, and they end
-    together. Groups come before all, since one worker runs each of them from its first test to its last."""
+    """Slow tests run first, in random order among themselves, so that workers end together. Groups come before
+    all others, since one worker runs each of them from its first test to its last."""
     items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
     marks = {mark.name for mark in item.iter_markers()}
     return next((turn for turn, mark in enumerate(("xdist_group", "slow", "faults", "integration")) if mark in marks), 4)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Why a test was tried again: its name alone, which is all that is shown otherwise, does not say what took so long."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.write_line(f"tried again: {report.nodeid}\n{str(report.longrepr)[-RERUN_SHOWN_CHARACTERS:]}")
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,10 @@ class BackupFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Held by the one who makes or removes backups here. Raises InvalidRequest when somebody else does."""
+        new = [place for place in (self.path, *self.path.parents) if not place.is_dir()]
         self.path.mkdir(parents=True, exist_ok=True)
+        for place in new:
+            sync_folder(place.parent)  # a power cut that takes the folder takes every backup in it
         with (self.path / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,9 +38,14 @@ def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
     try:
         stored = decode_body(found.body)
     except (DataDamaged, ProtectData) as error:
-        where = f"cell ({UUID(bytes=cell.row_key)}, {cell.column_name!a}, {cell.ref_key}) is stored at {found.shard}/{found.added_id}"
-        return PutResult(Outcome.FAILED, found.shard, error=type(error)(f"{where}, and cannot be compared with what is put: {error}"))
+        return not_compared(cell.triple, found.shard, error, f" at {found.shard}/{found.added_id}")
     return seen_before(cell, found.shard, found.added_id, same=stored == cell.body_json)
+
+
+def not_compared(triple: Triple, shard: int, error: DataDamaged | ProtectData, where: str = "") -> PutResult:
+    """The outcome of a put whose triple is stored, in a way that nobody can compare (E24)."""
+    cell = f"cell ({UUID(bytes=triple.row_key)}, {triple.column_name!a}, {triple.ref_key}) is stored{where}"
+    return PutResult(Outcome.FAILED, shard, error=type(error)(f"{cell}, and cannot be compared with what is put: {error}"))
 
 
 def without_erased(

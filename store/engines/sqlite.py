@@ -26,7 +26,7 @@ from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Repl
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
-from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
+from store.engines.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
 from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, row_of, stored_cell, stored_cells
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
@@ -339,7 +339,7 @@ class _PutTransaction:
                 if (found := _first(_find(self._connection, triple))) is not None:
                     stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
             except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
-                damaged[triple] = PutResult(Outcome.FAILED, shard, error=error)
+                damaged[triple] = not_compared(triple, shard, error)
         return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
 
 

@@ -154,6 +154,21 @@ def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
             return
 
 
+def _make_folder(path: Path) -> None:
+    """Makes a folder whose name is on disk, as are those of the folders that it lies in: SQLite syncs the names in it,
+    and a power cut that takes the folder takes every commit. Another process may have made it a moment ago, so an
+    existing one is synced too, where its parent can be read."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+    with suppress(PermissionError):
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
 class SqliteFile:
     """One file: a writer connection, a stack of reader connections, and an orderly end (E12). ``create``: whether it is made when it is not there."""
 
@@ -161,7 +176,7 @@ class SqliteFile:
         self.path = path
         self._parts = [f"{path.absolute()}{suffix}" for suffix in _PARTS]
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
         before = self._inodes(self._parts[:1])
         self._writer = connect(path, create=create)
         try:

@@ -4,7 +4,9 @@ engine is that they run."""
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,12 @@ def test_the_installer_is_a_script_that_names_what_the_servers_errors_name() -> 
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
     text = script.read_text()
     assert all(package in text for package in ("mariadb-server", "zookeeper", "kcat", "default-jre-headless", "kafka_jars.py"))
+
+
+def test_the_installer_fails_where_it_cannot_install_and_names_what_is_missing(tmp_path: Path) -> None:
+    for name in ("bash", "dirname", "id"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run([DOCKER / "install-services"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Missing here:" in done.stderr
+    assert {"kcat", "maven", "strace"} <= set(done.stderr.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import fields
@@ -60,8 +61,14 @@ _opened: list[Peer] = []
 """What a test has opened, closed with it also when it fails."""
 
 
-async def connect(gateway: Gateway) -> Peer:
-    _opened.append(await asyncio.open_connection("127.0.0.1", gateway.port))
+async def connect(gateway: Gateway, buffer_bytes: int | None = None) -> Peer:
+    """``buffer_bytes``: how much the peer's kernel takes of answers that nobody reads; megabytes, without."""
+    opened = socket.socket()
+    opened.setblocking(False)
+    if buffer_bytes is not None:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    await asyncio.get_running_loop().sock_connect(opened, ("127.0.0.1", gateway.port))
+    _opened.append(await asyncio.open_connection(sock=opened))
     return _opened[-1]
 
 
@@ -132,7 +139,7 @@ def test_a_peer_that_leaves_its_answers_unread_is_let_go(datastore: Datastore, m
     monkeypatch.setattr(server, "_SEND_BUFFER_BYTES", 1 << 10)
 
     async def use(gateway: Gateway) -> None:
-        deaf = await connect(gateway)
+        deaf = await connect(gateway, buffer_bytes=4_096)
         deaf[1].transport.pause_reading()  # type: ignore[attr-defined]
         # Requests without end: the answers fill both sockets' buffers, then nobody takes them.
         with pytest.raises(ConnectionError):

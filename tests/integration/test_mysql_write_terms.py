@@ -1,0 +1,37 @@
+"""A write carries the leader epoch that its writer believes in; a server of another epoch refuses it and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from uuid import UUID
+
+import pytest
+
+from store.cells import NewCell, Outcome
+from store.engines.contract import WriteTerms
+from store.engines.mysql import MySqlEngine
+from store.engines.mysql_connections import MySqlServer
+from store.errors import StaleWriter
+from tests.services.local_mariadb import MariaDB
+
+pytestmark = pytest.mark.integration
+
+CELL = NewCell(UUID(int=1).bytes, "BASE", 1, b"{}")
+
+
+@pytest.fixture
+def engine(empty_mariadb: MariaDB) -> Iterator[MySqlEngine]:
+    with closing(MySqlEngine(MySqlServer(empty_mariadb.url), "trips", 3, create=True)) as opened:
+        empty_mariadb.sql("UPDATE trips_meta.shard_counter SET leader_epoch = 5")
+        yield opened
+
+
+@pytest.mark.parametrize("epoch", [4, 6])
+def test_a_write_of_another_epoch_is_refused_and_nothing_is_written(engine: MySqlEngine, epoch: int) -> None:
+    with pytest.raises(StaleWriter, match=f"is in leader epoch 5, the write came with {epoch}"):
+        engine.put([CELL], WriteTerms(epoch, semi_sync=False))
+    assert engine.get([CELL.triple]) == [None]
+    assert {head.next_added_id for head in engine.heads().values()} == {0}
+    [result] = engine.put([CELL], WriteTerms(5, semi_sync=False))
+    assert (result.outcome, result.added_id) == (Outcome.STORED, 0)

@@ -1,0 +1,154 @@
+"""What a process makes of its nodes' words: the watermark, who is master, which commits and absences may be told. Nodes are values here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from store.clusters import cluster as cluster_module
+from store.clusters.cluster import Cluster, Watermark
+from store.clusters.node import NodeView, StorageNode
+from store.clusters.roles import Role
+from store.engines.contract import Head
+from store.errors import OutcomeUnknown, StorageUnavailable
+
+ROLE = Role("c1", "a", 1, ["b", "c"])
+
+
+def head(next_added_id: int, erasures: int = 0, epoch: int = 1, log_start: int = 0) -> Head:
+    return Head(log_start, next_added_id, next_added_id, epoch, 0, erasures)
+
+
+class Node:
+    """What a cluster asks of a node. ``after_call`` happens while a call is under way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.view: NodeView | None = None
+        self.why_not: str | None = None
+        self.told_at_s = time.monotonic()
+        self.on_role: Callable[[Role], None] = lambda _: None
+        self.aborted = 0
+        self.after_call: Callable[[], None] = lambda: None
+
+    def says(self, next_added_id: int, role: Role = ROLE, **more: int) -> None:
+        self.view = NodeView(role, {0: head(next_added_id, **more)})
+        self.told_at_s = time.monotonic()
+        self.on_role(role)
+
+    def ask(self) -> int:
+        return 0
+
+    def wait(self, ticket: int, slow_s: float) -> None:
+        """Answers at once."""
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+    def call(self, what: Callable[[Any], Any], timeout_s: float) -> Any:
+        assert timeout_s > 0
+        value = what(self.name)
+        self.after_call()
+        return value
+
+
+@pytest.fixture
+def nodes() -> dict[str, Node]:
+    return {name: Node(name) for name in "abc"}
+
+
+@pytest.fixture
+def cluster(nodes: dict[str, Node]) -> Cluster:
+    made = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
+    for name, held in (("a", 10), ("b", 9), ("c", 7)):
+        nodes[name].says(held)
+    return made
+
+
+def test_the_watermark_is_what_the_most_advanced_minion_holds(cluster: Cluster) -> None:
+    assert cluster.heads()[0].watermark == 9
+    assert cluster.replicated() == {0: 9}
+
+
+def test_a_cluster_without_minions_shows_what_its_master_committed(nodes: dict[str, Node]) -> None:
+    alone = Cluster("c1", [cast("StorageNode", nodes["a"])], [0], Watermark.REPLICATED)
+    nodes["a"].says(10, Role("c1", "a", 1))
+    assert alone.heads()[0].watermark == 10
+    assert alone.replicated() == {0: 10}
+
+
+def test_the_watermark_never_falls_when_the_minion_that_was_ahead_has_gone(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    assert cluster.heads()[0].watermark == 9
+    nodes["b"].view = None
+    assert cluster.heads()[0].watermark == 9
+    nodes["c"].says(8)
+    assert cluster.heads()[0].watermark == 9
+
+
+def test_a_minion_of_another_epoch_raises_no_watermark(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    nodes["b"].view = NodeView(Role("c1", "b", 0), {0: head(50)})
+    assert cluster.heads()[0].watermark == 7
+
+
+def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
+    nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], ""))
+    with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):
+        cluster.write(lambda engine, _: engine)
+    nodes["a"].after_call = lambda: None
+    assert cluster.write(lambda engine, _: engine) == "b"
+
+
+def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_master_off(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    promoted = ROLE.promoted("b", ["c"], "")
+    nodes["c"].says(9, promoted)
+    assert cluster.role() == promoted
+    assert nodes["a"].aborted == 1
+    nodes["a"].says(12, ROLE)
+    assert cluster.role() == promoted
+
+
+def test_a_master_is_sure_only_while_too_few_nodes_are_silent_to_have_promoted_another(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    assert cluster.read(lambda engine: engine) == ("a", False)
+    nodes["b"].told_at_s -= 60
+    assert cluster.read(lambda engine: engine) == ("a", False)
+    nodes["c"].told_at_s -= 60
+    assert cluster.read(lambda engine: engine) == ("a", True)
+
+
+def test_a_node_that_does_not_follow_the_master_is_not_read(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    nodes["a"].view = None
+
+    def only_minions(engine: Any) -> Any:
+        if engine == "a":
+            raise StorageUnavailable("away")
+        return engine
+
+    nodes["b"].view = NodeView(Role("c1", "b", 0), {0: head(50)})
+    assert cluster.read(only_minions) == ("c", True)
+
+
+def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    seen = [cluster.heads()[0].erasures]
+    for name in ("a", "b", "c"):
+        nodes[name].says(11, erasures=1)  # an erasure adds a cell that tells of it
+        seen.append(cluster.heads()[0].erasures)
+    assert len(set(seen)) == 4
+    assert cluster.heads()[0].erasures == seen[-1]
+
+
+def test_a_trim_stops_where_the_slowest_member_is_and_waits_for_a_silent_one(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    assert cluster.trim_limits() == {0: 7}
+    nodes["c"].view = None
+    with pytest.raises(StorageUnavailable, match="node c has not told what it has"):
+        cluster.trim_limits()
+
+
+def test_no_read_starts_below_the_highest_log_start_of_a_node(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    nodes["a"].says(10, log_start=4)
+    assert cluster.heads()[0].log_start == 4
+    nodes["a"].view = None
+    assert cluster.heads()[0].log_start == 4

@@ -1,0 +1,142 @@
+"""Two actors at one compare-and-set of the coordination in the store: what happens between a look and its commit is decided by the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bridge.coordination.contract import CommittedOffset
+from bridge.coordination.in_store import StoreCoordinator
+from bridge.triggers.parked import ParkedCell, ParkedCells
+from store.engines.contract import StateTable
+from store.engines.sqlite_state import SqliteState
+from store.errors import StaleWriter
+
+TTL_S = 60.0
+
+
+class Interrupted:
+    """A state table; ``before_commit`` happens once, between the next look of its user and the commit that follows."""
+
+    def __init__(self, state: SqliteState) -> None:
+        self._state = state
+        self.before_commit: Callable[[], object] | None = None
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        happens, self.before_commit = self.before_commit, None
+        if happens is not None:
+            happens()
+        return self._state.commit(write, expect)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[SqliteState]:
+    with closing(SqliteState(tmp_path / "state.sqlite3")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def slow(state: SqliteState) -> Interrupted:
+    return Interrupted(state)
+
+
+def coordinator(state: object) -> StoreCoordinator:
+    return StoreCoordinator(cast("StateTable", state))
+
+
+def test_a_session_that_ends_between_the_look_and_the_commit_claims_nothing(state: SqliteState, slow: Interrupted) -> None:
+    paused = coordinator(slow)
+    session = paused.join("g", "a", TTL_S)
+    slow.before_commit = lambda: coordinator(state).join("g", "a", TTL_S)
+    assert paused.claim(session, "trips", [0, 1]) == {}
+    assert coordinator(state).owners("g", "trips") == {}
+
+
+def test_a_session_that_ends_between_the_look_and_the_commit_takes_no_lead(state: SqliteState, slow: Interrupted) -> None:
+    paused = coordinator(slow)
+    session = paused.join("g", "a", TTL_S)
+    slow.before_commit = lambda: coordinator(state).join("g", "a", TTL_S)
+    assert not paused.lead(session)
+    assert coordinator(state).leader("g") is None
+
+
+def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothing(state: SqliteState, slow: Interrupted) -> None:
+    paused, other = coordinator(slow), coordinator(state)
+    session, follower = paused.join("g", "a", TTL_S), other.join("g", "b", TTL_S)
+    assert paused.lead(session)
+
+    def replaced() -> None:
+        other.leave(session)
+        assert other.lead(follower)
+        other.assign(follower, {0: "b"})
+
+    slow.before_commit = replaced
+    with pytest.raises(StaleWriter):
+        paused.assign(session, {0: "a"})
+    assert other.assignment("g") == {0: "b"}
+
+
+def test_of_two_that_claim_at_once_one_has_each_partition(state: SqliteState, slow: Interrupted) -> None:
+    first, second = coordinator(slow), coordinator(state)
+    a, b = first.join("g", "a", TTL_S), second.join("g", "b", TTL_S)
+    slow.before_commit = lambda: second.claim(b, "trips", [1])
+    assert set(first.claim(a, "trips", [0, 1])) == {0}
+    assert first.owners("g", "trips") == {0: "a", 1: "b"}
+
+
+def test_a_claim_that_is_taken_over_between_the_look_and_the_commit_moves_no_offset(state: SqliteState, slow: Interrupted) -> None:
+    paused, other = coordinator(slow), coordinator(state)
+    session, heir = paused.join("g", "a", TTL_S), other.join("g", "b", TTL_S)
+    claims = list(paused.claim(session, "trips", [0]).values())
+
+    def taken_over() -> None:
+        other.leave(session)
+        [claim] = other.claim(heir, "trips", [0]).values()
+        other.commit_offsets("g", {("trips", 0): CommittedOffset(9)}, claims=[claim])
+
+    slow.before_commit = taken_over
+    with pytest.raises(StaleWriter):
+        paused.commit_offsets("g", {("trips", 0): CommittedOffset(3)}, claims=claims)
+    assert other.fetch_offsets("g")[("trips", 0)].offset == 9
+
+
+CELL = ParkedCell(
+    group="g",
+    topic="trips",
+    partition=0,
+    added_id=7,
+    row_key="00000000-0000-0000-0000-000000000007",
+    column_name="BASE",
+    ref_key=1,
+    error="no",
+    attempts=1,
+    parked_at_us=1,
+    last_tried_at_us=1,
+)
+
+
+def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(state: SqliteState, slow: Interrupted) -> None:
+    """Both at once: whoever commits first decides, and the cell is never run and skipped in the books (I14)."""
+    by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
+    state.commit(by_hand.entry(CELL))
+    slow.before_commit = lambda: by_hand.skip("g", CELL.cell_id, "by hand")
+    assert not worker.resolved(CELL, also={"tries/noted": b"1"})
+    assert by_hand.all("g") == []
+    assert state.get("tries/noted") is not None
+    assert len(state.list("skipped/g/")) == 1
+
+
+def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(state: SqliteState, slow: Interrupted) -> None:
+    by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
+    state.commit(by_hand.entry(CELL))
+    slow.before_commit = lambda: by_hand.skip("g", CELL.cell_id, "by hand")
+    worker.failed_again(CELL, "no again", also={"tries/noted": b"1"})
+    assert by_hand.all("g") == []
+    assert state.get("tries/noted") is not None

@@ -1,0 +1,22 @@
+"""The count of erasures in a shard's head differs after every step that takes a body, or kept copies of it would stay."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from store.datastore import Datastore
+
+ROW = UUID(int=5)
+
+
+def test_every_step_that_takes_a_body_changes_the_count_and_one_that_takes_none_does_not(datastore: Datastore) -> None:
+    datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(5)])
+    counts, steps = [], []
+    while not steps or not steps[-1].done:
+        steps.append(datastore.engine.erase(ROW.bytes, 2))
+        counts.append(datastore.heads()[steps[-1].shard].erasures)
+    assert [step.cells for step in steps] == [2, 2, 1]
+    assert counts == sorted(set(counts)), "each step has a count of its own"
+    again = datastore.engine.erase(ROW.bytes, 2)
+    assert (again.cells, again.done) == (0, True)
+    assert datastore.heads()[again.shard].erasures == counts[-1]

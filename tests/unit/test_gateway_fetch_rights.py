@@ -1,0 +1,75 @@
+"""Fetch by topic id: who may describe a topic may not read it, and who may do neither learns nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from bridge.gateway import api_01_fetch
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.protocol import RequestHead
+from bridge.gateway.users import Acl, Security
+from store.engines.contract import Head
+
+TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
+TOPIC_ID = UUID(int=7)
+RULES = [Acl("User:reader", "topic", "trips", "read"), Acl("User:looker", "topic", "trips", "describe"), Acl("User:other", "topic", "fares", "read")]
+
+
+class Heads:
+    def is_read(self) -> None:
+        """Knows all it has to."""
+
+    def __getitem__(self, shard: int) -> Head:
+        return Head(0, 10, 10, 0, 0)
+
+
+class Gateway:
+    """What Fetch asks of its context before it reads."""
+
+    def __init__(self) -> None:
+        self.engine = SimpleNamespace(shards=4)
+        self.heads = Heads()
+        self.newest = SimpleNamespace(reads=None)
+        self.security = Security({}, frozenset(RULES), b"")
+
+    async def topics_identified(self, topic_ids: Any) -> list[Any]:
+        return [TOPIC if topic_id == TOPIC_ID else None for topic_id in topic_ids]
+
+    may = GatewayContext.may
+    topic_refused = GatewayContext.topic_refused
+
+
+@pytest.mark.parametrize(
+    ("principal", "topic", "error"),
+    [
+        ("User:reader", TOPIC, ErrorCode.none),
+        ("User:looker", TOPIC, ErrorCode.topic_authorization_failed),
+        ("User:other", None, ErrorCode.none),
+        ("User:nobody", None, ErrorCode.none),
+    ],
+)
+def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(monkeypatch: pytest.MonkeyPatch, principal: str, topic: Any, error: ErrorCode) -> None:
+    """A topic that may not even be described is one that is not there."""
+    asked: list[Any] = []
+
+    async def read(_context: Any, wanted: Any, *_more: Any) -> tuple[list[Any], int, bool]:
+        asked.extend(wanted)
+        return [SimpleNamespace(error=ErrorCode.unknown_server_error, batches=()) for _ in wanted], 0, True
+
+    monkeypatch.setattr(api_01_fetch, "_read", read)
+    monkeypatch.setattr(api_01_fetch, "_response", lambda *_about: [])
+    partition = SimpleNamespace(partition=1, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=-1)
+    request = SimpleNamespace(
+        topics=[SimpleNamespace(topic_id=TOPIC_ID, partitions=[partition])], max_wait=timedelta(0), min_bytes=1, max_bytes=1 << 20, session_epoch=-1
+    )
+    peer = Peer("client", "127.0.0.1", 13, "default", principal, 1, 0.0)
+    asyncio.run(api_01_fetch.handle(cast("GatewayContext", Gateway()), request, cast("RequestHead", SimpleNamespace(version=13)), peer))
+    [wanted] = asked
+    assert (wanted.topic, wanted[5]) == (topic, error)

@@ -1,0 +1,68 @@
+"""OffsetFetch shows offsets of topics that the peer may see, and of no others; and a rule of one kind is none of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from bridge.coordination.contract import CommittedOffset
+from bridge.gateway import api_09_offset_fetch
+from bridge.gateway.context import GatewayContext, Peer
+from bridge.gateway.protocol import RequestHead
+from bridge.gateway.users import Acl, Security
+
+OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}
+RULES = [Acl("User:a", "group", "g", "read"), Acl("User:a", "topic", "open", "read"), Acl("User:b", "topic", "g", "read")]
+
+
+class Gateway:
+    """What OffsetFetch asks of its context."""
+
+    def __init__(self) -> None:
+        self.security = Security({}, frozenset(RULES), b"")
+        self.cluster = SimpleNamespace(group_error=lambda _group: None)
+        self.groups = SimpleNamespace(offsets_lock=lambda _group: asyncio.Lock())
+        self.offsets = SimpleNamespace(fetch_offsets=lambda _group: OFFSETS)
+
+    async def in_coordination(self, call: Any, *arguments: Any) -> Any:
+        return call(*arguments)
+
+    def may(self, peer: Peer, kind: Any, name: str, operation: Any) -> bool:
+        return self.security.may(peer.principal, kind, name, operation)
+
+
+def fetch(principal: str, topics: Sequence[str] | None) -> tuple[ErrorCode, dict[str, tuple[int, ErrorCode]]]:
+    """The error of the group, and by topic the offset of partition 0 with its error."""
+    asked = None if topics is None else [SimpleNamespace(name=name, partition_indexes=[0]) for name in topics]
+    request = SimpleNamespace(group_id="g", topics=asked)
+    peer = Peer("client", "127.0.0.1", 6, "default", principal, 1, 0.0)
+    head = cast("RequestHead", SimpleNamespace(version=6))
+    answer = asyncio.run(api_09_offset_fetch.handle(cast("GatewayContext", Gateway()), request, head, peer))
+    return answer["error_code"], {each["name"]: (each["partitions"][0]["committed_offset"], each["partitions"][0]["error_code"]) for each in answer["topics"]}
+
+
+def test_offsets_of_all_topics_are_those_of_topics_that_may_be_seen() -> None:
+    assert fetch("User:a", None) == (ErrorCode.none, {"open": (5, ErrorCode.none)})
+
+
+def test_a_topic_that_may_not_be_seen_is_refused_by_name() -> None:
+    assert fetch("User:a", ["open", "secret"]) == (
+        ErrorCode.none,
+        {"open": (5, ErrorCode.none), "secret": (-1, ErrorCode.topic_authorization_failed)},
+    )
+
+
+@pytest.mark.parametrize("topics", [None, ["open"]])
+def test_a_topics_rule_counts_for_no_group_of_that_name(topics: Sequence[str] | None) -> None:
+    error, told = fetch("User:b", topics)
+    assert error is ErrorCode.group_authorization_failed
+    assert all(offset == -1 for offset, _ in told.values())
+
+
+def test_one_users_rules_are_no_other_users() -> None:
+    assert fetch("User:c", ["open"])[0] is ErrorCode.group_authorization_failed

@@ -1,4 +1,5 @@
-"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, the product's digest of each piece of a log.
+"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, ids that are missing, the product's digest of
+each piece of a log.
 
 ``verify`` reads everything and tells every file that is damaged; a restore reads through the same functions, so it takes nothing that was not checked.
 """
@@ -14,14 +15,16 @@ from typing import BinaryIO, Final
 import msgspec
 
 from store.backups.block_file import MAGIC, cells_of, read_blocks
-from store.backups.folder import DICTIONARIES, STATE, Backup
+from store.backups.folder import Backup
 from store.backups.manifest import Segment
+from store.backups.marker import DICTIONARIES, STATE
 from store.body_codec import decode_body
 from store.cells import StoredCell
 from store.dictionaries import known
 from store.dictionaries.dictionary import Dictionary, from_line
 from store.digest import ShardDigest
 from store.errors import CellfeedError, DataDamaged
+from store.log_gaps import GapCheck
 
 _READ_BYTES: Final = 1 << 20
 
@@ -79,7 +82,9 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
 def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
     """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last cell: what comes before the end is not checked as a whole."""
     name = f"{backup.name}/{segment.file}"
-    digest = ShardDigest()
+    log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
+    # Cells below the log's start may have been trimmed while the backup was taken.
+    digest, gaps = ShardDigest(), GapCheck(segment.shard, max(segment.from_id, log_start))
     with _opened(backup, segment.file) as file:
         for payload in read_blocks(file, name, segment.offset, segment.bytes):
             shard, cells = cells_of(payload, name)
@@ -89,12 +94,23 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
                 )
             for cell in cells:
                 try:
-                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
-                except ValueError as error:
-                    raise DataDamaged(f"{name}: shard {shard}: {error}") from None
+                    body_json = decode_body(cell.body)
+                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
+                except (ValueError, DataDamaged) as error:
+                    raise DataDamaged(f"{name}: shard {shard}, added_id {cell.added_id}: {error}") from None
+                if cell.added_id >= log_start:
+                    gaps.add(cell.added_id, cell.column_name, body_json)
+            _refuse_gaps(name, gaps)
             yield cells
+    gaps.end(segment.below_id)
+    _refuse_gaps(name, gaps)
     if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
         raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
+
+
+def _refuse_gaps(name: str, gaps: GapCheck) -> None:
+    if gaps.missing:
+        raise DataDamaged(f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup was taken")
 
 
 def read_state(backup: Backup) -> list[tuple[str, bytes]]:

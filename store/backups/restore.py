@@ -32,16 +32,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from store import json_body
 from store.backups.check import dictionaries_known, read_dictionaries, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
-from store.cells import ERASED_COLUMN, StoredCell, moment
+from store.cells import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from store.dictionaries.dictionary import Dictionary
 from store.digest import ShardDigest
+from store.erasures import done_entry
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
@@ -60,7 +61,6 @@ work for so many."""
 REVISIONS_LEFT_OUT: Final = 1_000_000_000
 """Revisions of the state table: those from after the backup are tokens that a process may still hold, and must not come to mean something else."""
 
-RESTORED_COLUMN: Final = "RESTORED"
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
 _SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)
@@ -169,6 +169,15 @@ def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Re
     return sorted(ahead, key=lambda reader: (ends[reader.shard] - reader.location, reader.name))
 
 
+def backup_readers(later: Sequence[Backup]) -> list[Reader]:
+    """Later backups of the same datastore as readers: each id that one of them has was shown."""
+    return [
+        Reader(each.name, each.manifest.datastore, log.shard, log.watermark, max((epoch for epoch, _ in log.epochs), default=-1), "backup")
+        for each in later
+        for log in each.manifest.logs
+    ]
+
+
 def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> None:
     """Raises ProtectData when there are any."""
     if not ahead:
@@ -216,7 +225,9 @@ def plan(
     added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
     columns = [*told.columns, *(name for name in added if name not in told.columns)]
     revision = told.state_revision + REVISIONS_LEFT_OUT
-    return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
+    done = dict(done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us) for log in logs.values() for cell in log.erased)
+    kept = [*((key, value) for key, value in state if key not in done), *done.items()]
+    return Plan(chain, epoch, logs, kept, revision, read_dictionaries(chain[-1]), told.turns, columns)
 
 
 def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:

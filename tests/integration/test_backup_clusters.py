@@ -12,11 +12,12 @@ import pytest
 from bridge.backups.kept_state import belongs, restored
 from store.backups.check import read_state
 from store.backups.create import Source, create
-from store.backups.erasures import erased_since
+from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
-from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
+from store.backups.register import Register
+from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
 from store.body_codec import ERASED_BODY
-from store.cells import NewCell, Outcome, StoredCell
+from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
 from store.clusters.restore import ClusterTarget
@@ -85,7 +86,9 @@ def backed_up(store: Datastore, directory: Path) -> Backup:
 def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = None) -> Plan:
     folder = BackupFolder(directory / "backups")
     chain = folder.chain(backup)
-    return plan(chain, restored(read_state(backup), NOW_US), [], new_ids or {}, NOW_US, "a test", erased_since(chain, folder.look()[0]))
+    state = read_state(backup)
+    erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
+    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased)
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:

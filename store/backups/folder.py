@@ -101,7 +101,7 @@ class BackupFolder:
         for each in unreadable:
             of_it = each.finished and (each.marker is None or datastore in (None, each.marker.datastore))
             if of_it and (not found or each.marker is None or each.marker.sequence > found[-1].manifest.sequence):
-                raise DataDamaged(f"{each.name}: {each.reason}. Which backup is the newest cannot be told: name the one that is meant")
+                raise DataDamaged(f"{each.reason}. Which backup is the newest cannot be told: name the one that is meant")
         if not found:
             of = f" of datastore {datastore!r}" if backups else ""
             raise NotFound(f"{self.path} holds no backup{of}")

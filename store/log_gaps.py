@@ -4,8 +4,9 @@ and these the cell behind them names (E2, E23)."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from store.cells import ERASED_JSON, RESTORED_COLUMN
+from store.cells import ERASED_JSON, RESTORED_COLUMN, StoredCell
 
 
 class GapCheck:
@@ -22,6 +23,16 @@ class GapCheck:
         if added_id > self._next_id and not (column_name == RESTORED_COLUMN and _explains(body_json, self._next_id, added_id)):
             self.missing.append(range(self._next_id, added_id))
         self._next_id = added_id + 1
+
+    def add_piece(self, cells: Sequence[StoredCell], bodies_json: Sequence[bytes]) -> None:
+        """The next cells. Of a piece without a hole only the ends are looked at."""
+        if not cells:
+            return
+        if cells[0].added_id == self._next_id and cells[-1].added_id + 1 - self._next_id == len(cells):
+            self._next_id = cells[-1].added_id + 1
+            return
+        for cell, body_json in zip(cells, bodies_json, strict=True):
+            self.add(cell.added_id, cell.column_name, body_json)
 
     def skip_to(self, added_id: int) -> None:
         """The cells below this id were trimmed: none of them is missing."""

@@ -73,6 +73,7 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
     except CellfeedError as error:
         wrong.append(str(error))
     try:
+        check_whole(chain)
         read_state(chain[-1])
     except CellfeedError as error:
         wrong.append(str(error))
@@ -92,14 +93,16 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
                 raise DataDamaged(
                     f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be"
                 )
+            bodies_json = []
             for cell in cells:
                 try:
                     body_json = decode_body(cell.body)
                     digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
                 except (ValueError, DataDamaged) as error:
                     raise DataDamaged(f"{name}: shard {shard}, added_id {cell.added_id}: {error}") from None
-                if cell.added_id >= log_start:
-                    gaps.add(cell.added_id, cell.column_name, body_json)
+                bodies_json.append(body_json)
+            kept = sum(cell.added_id >= log_start for cell in cells) if cells[0].added_id < log_start else len(cells)
+            gaps.add_piece(cells[len(cells) - kept :], bodies_json[len(cells) - kept :])
             _refuse_gaps(name, gaps)
             yield cells
     gaps.end(segment.below_id)
@@ -111,6 +114,20 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
 def _refuse_gaps(name: str, gaps: GapCheck) -> None:
     if gaps.missing:
         raise DataDamaged(f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup was taken")
+
+
+def check_whole(chain: Sequence[Backup]) -> None:
+    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
+    reached: dict[int, int] = {}
+    for backup in chain:
+        starts = {log.shard: log.log_start for log in backup.manifest.logs}
+        for segment in backup.manifest.segments:
+            if segment.from_id > max(reached.get(segment.shard, 0), starts[segment.shard]):
+                raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
+            reached[segment.shard] = segment.below_id
+    for log in chain[-1].manifest.logs:
+        if log.watermark > max(reached.get(log.shard, 0), log.log_start):
+            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells {reached.get(log.shard, 0)} to {log.watermark - 1}")
 
 
 def read_state(backup: Backup) -> list[tuple[str, bytes]]:

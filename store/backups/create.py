@@ -82,7 +82,10 @@ def create(
         raise InvalidRequest(f"{cells_per_s:g} cells a second is no pace: it must be above 0")
     engine = source.engine
     with folder.locked():
-        remove(folder, unfinished(folder, engine.datastore))
+        rests = unfinished(folder, engine.datastore)
+        remove(folder, rests)
+        for each in rests:
+            _log.warning("removed from %s what a backup has left that was killed: %s", folder.path, each)
         chain = folder.chain(onto) if onto is not None else []
         if onto is not None:
             check_name(engine, onto)

@@ -23,6 +23,7 @@ the next backup of the same datastore removes it (:mod:`store.backups.prune`).
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,15 +152,17 @@ class BackupFolder:
         another one does."""
         try:
             make_folders(self.path)
-            file = (self.path / LOCK).open("a")
+            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
-        with file:
+        try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InvalidRequest(f"another backup is being made, or removed, in {self.path}: wait until it is done") from None
             yield
+        finally:
+            os.close(file)
 
     def _read(self, place: Path) -> Backup:
         try:

@@ -112,10 +112,10 @@ class LogWriter:
                 log_start = location = engine.heads([shard])[shard].log_start
                 gaps.skip_to(location)
                 continue
-            cells = [_whole(engine, shard, cell) for cell in found if cell.added_id < head.watermark]
-            for cell, body_json in cells:
+            cells, bodies_json = _whole(engine, shard, [cell for cell in found if cell.added_id < head.watermark])
+            for cell, body_json in zip(cells, bodies_json, strict=True):
                 digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
-                gaps.add(cell.added_id, cell.column_name, body_json)
+            gaps.add_piece(cells, bodies_json)
             if not cells:
                 gaps.end(head.watermark)
             if gaps.missing:
@@ -123,10 +123,9 @@ class LogWriter:
                     f"no backup taken: {gaps}, though its log goes from {log_start} to {head.watermark - 1}. Look for them on the other nodes and in "
                     "earlier backups; `cellfeed verify` lists all that are missing"
                 )
-            stored = [cell for cell, _ in cells]
-            last = stored[-1]
-            self.erasures += erasures_of(shard, stored)
-            for block in _blocks(shard, stored):
+            last = cells[-1]
+            self.erasures += erasures_of(shard, cells)
+            for block in _blocks(shard, cells):
                 file.write(block)
             self._pace.advance(last.added_id + 1 - location, len(cells))
             location = last.added_id + 1
@@ -149,7 +148,16 @@ class LogWriter:
         return self._open
 
 
-def _whole(engine: Engine, shard: int, cell: StoredCell) -> tuple[StoredCell, bytes]:
+def _whole(engine: Engine, shard: int, cells: Sequence[StoredCell]) -> tuple[Sequence[StoredCell], list[bytes]]:
+    """Cells with bodies that decode, and these bodies. Raises DataDamaged."""
+    try:
+        return cells, [decode_body(cell.body) for cell in cells]
+    except DataDamaged:
+        whole = [_whole_cell(engine, shard, cell) for cell in cells]
+        return [cell for cell, _ in whole], [body_json for _, body_json in whole]
+
+
+def _whole_cell(engine: Engine, shard: int, cell: StoredCell) -> tuple[StoredCell, bytes]:
     """A cell with a body that decodes, and that body. Where the one that was read does not, the
     master and then a minion are asked for theirs."""
     try:

@@ -99,15 +99,16 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
 
 
 def _why_damaged(folder: BackupFolder, backup: Backup) -> str:
-    """By what can be told without reading its files: the chain below it, and lengths."""
+    """By what can be told without reading files: the chain that it stands on, and their lengths."""
     try:
-        folder.chain(backup)
+        chain = folder.chain(backup)
     except (DataDamaged, ProtectData) as error:
         return str(error)
-    for file in backup.manifest.files:
-        size = _size(backup.path / file.name)
-        if size != file.bytes:
-            return f"{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
+    for each in chain:
+        for file in each.manifest.files:
+            size = _size(each.path / file.name)
+            if size != file.bytes:
+                return f"{each.name}/{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
     return ""
 
 

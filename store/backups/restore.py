@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from store import json_body
-from store.backups.check import dictionaries_known, read_dictionaries, read_segment
+from store.backups.check import check_whole, dictionaries_known, read_dictionaries, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
@@ -202,7 +202,7 @@ def plan(
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
     ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`)."""
     told = chain[-1].manifest
-    _check_whole(chain)
+    check_whole(chain)
     known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
     epoch = max(known, default=0) + EPOCHS_LEFT_OUT
     wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
@@ -281,19 +281,6 @@ def _segments(chain: Sequence[Backup]) -> Iterator[tuple[Backup, Segment]]:
     for backup in chain:
         for segment in backup.manifest.segments:
             yield backup, segment
-
-
-def _check_whole(chain: Sequence[Backup]) -> None:
-    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
-    reached: dict[int, int] = {}
-    for backup, segment in _segments(chain):
-        log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
-        if segment.from_id > max(reached.get(segment.shard, 0), log_start):
-            raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells from {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
-        reached[segment.shard] = segment.below_id
-    for log in chain[-1].manifest.logs:
-        if log.watermark > max(reached.get(log.shard, 0), log.log_start):
-            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells from {reached.get(log.shard, 0)} to {log.watermark - 1}")
 
 
 def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment) -> None:

@@ -167,6 +167,21 @@ def test_a_damaged_backup_counts_as_none_and_goes_when_it_is_old_and_a_whole_new
     assert {place.name for place in folder.path.iterdir() if place.is_dir()} == {whole.name}
 
 
+def test_an_increment_on_a_damaged_backup_is_damaged_too(source: Datastore, folder: BackupFolder) -> None:
+    base = backed_up(source, folder)
+    onto = backed_up(source, folder, base)
+    (base.path / "state").unlink()
+    assert sorted(decide(folder, 1e5, NOW_US).damaged) == sorted([base.name, onto.name])
+
+
+def test_pieces_of_a_log_that_do_not_follow_each_other_are_found_by_verify(source: Datastore, folder: BackupFolder) -> None:
+    base = backed_up(source, folder)
+    end = base.manifest.logs[0].watermark
+    without = [each for each in base.manifest.segments if each.shard != 0]
+    changed = Backup(base.path, msgspec.structs.replace(base.manifest, segments=without), base.sha256)
+    assert verify([changed]) == [f"backup {base.name}: shard 0 lacks cells 0 to {end - 1}"]
+
+
 def test_nothing_goes_while_the_newer_backup_is_rotten_inside(source: Datastore, folder: BackupFolder) -> None:
     old = aged(backed_up(source, folder), 40)
     new = aged(backed_up(source, folder), 1)

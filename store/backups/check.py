@@ -103,17 +103,12 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
                 bodies_json.append(body_json)
             kept = sum(cell.added_id >= log_start for cell in cells) if cells[0].added_id < log_start else len(cells)
             gaps.add_piece(cells[len(cells) - kept :], bodies_json[len(cells) - kept :])
-            _refuse_gaps(name, gaps)
             yield cells
     gaps.end(segment.below_id)
-    _refuse_gaps(name, gaps)
-    if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
-        raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
-
-
-def _refuse_gaps(name: str, gaps: GapCheck) -> None:
     if gaps.missing:
         raise DataDamaged(f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup was taken")
+    if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
+        raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
 
 
 def check_whole(chain: Sequence[Backup]) -> None:

@@ -41,7 +41,7 @@ from store.backups.base import check_name, check_same_store
 from store.backups.block_file import block_of
 from store.backups.ends import acknowledged_heads
 from store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
-from store.backups.folder import Backup, BackupFolder
+from store.backups.folder import Backup, BackupFolder, next_sequence
 from store.backups.log_writer import BlockFile, LogWriter, OnProgress, Pace
 from store.backups.manifest import BackedFile, BackedLog, BackedRegister, BackedTurn, Manifest, Reader, Segment, encode_manifest
 from store.backups.marker import DICTIONARIES, MANIFEST, STATE, Marker, remove_files, write_marker
@@ -82,7 +82,8 @@ def create(
         raise InvalidRequest(f"{cells_per_s:g} cells a second is no pace: it must be above 0")
     engine = source.engine
     with folder.locked():
-        rests = unfinished(folder, engine.datastore)
+        found, unreadable = folder.look()
+        rests = unfinished(folder, unreadable, engine.datastore)
         remove(folder, rests)
         for each in rests:
             _log.warning("removed from %s what a backup has left that was killed: %s", folder.path, each)
@@ -91,14 +92,14 @@ def create(
             check_name(engine, onto)
         begun_us = engine.state.now_us()
         name = f"{moment(begun_us):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-        marker = Marker(FORMATS[-1], secrets.token_hex(16), name, engine.datastore, engine.shards, folder.next_sequence(), begun_us)
+        marker = Marker(FORMATS[-1], secrets.token_hex(16), name, engine.datastore, engine.shards, next_sequence(found, unreadable), begun_us)
         place = folder.path / name
         try:
             place.mkdir()
             write_marker(place, marker)
             sync_folder(folder.path)
             failpoint("backup.after_marker")
-            _create(folder, place, marker, source, chain, Pacing(cells_per_s, on_progress))
+            _create(folder, found, place, marker, source, chain, Pacing(cells_per_s, on_progress))
         except (CellfeedError, OSError) as error:
             with suppress(OSError):
                 remove_files(place, marker)
@@ -116,13 +117,13 @@ class Pacing:
     on_progress: OnProgress
 
 
-def _create(folder: BackupFolder, place: Path, marker: Marker, source: Source, chain: Sequence[Backup], pacing: Pacing) -> None:
+def _create(folder: BackupFolder, found: Sequence[Backup], place: Path, marker: Marker, source: Source, chain: Sequence[Backup], pacing: Pacing) -> None:
     engine = source.engine
     onto = chain[-1] if chain else None
     entries = engine.state.list("")
     failpoint("backup.after_state")
     register = Register(folder.path)
-    _sync_register(folder, register, engine, entries)
+    _sync_register(folder, found, register, engine, entries)
     heads = acknowledged_heads(engine)
     failpoint("backup.after_heads")
     epochs = {shard: engine.leader_epochs(shard) for shard in sorted(heads)}
@@ -189,11 +190,10 @@ def _manifest(
     )
 
 
-def _sync_register(folder: BackupFolder, register: Register, engine: Engine, entries: Sequence[StateEntry]) -> None:
+def _sync_register(folder: BackupFolder, found: Sequence[Backup], register: Register, engine: Engine, entries: Sequence[StateEntry]) -> None:
     """Adds the erasures of which the folder's manifests and the store know. Raises DataDamaged for
     a register that is not the newest manifest's. One that is missing is made: the backups from
     before that recorded another one are then refused by a restore."""
-    found, _ = folder.look()
     if register.is_there():
         register.entries((each.name, each.manifest.register) for each in found[-1:])
     elif any(each.manifest.register is not None for each in found):

@@ -139,13 +139,6 @@ class BackupFolder:
         same = (told.datastore, told.shards)
         return [each for each in found if (each.manifest.datastore, each.manifest.shards) == same and each.manifest.order > told.order]
 
-    def next_sequence(self) -> int:
-        """One more than the highest of the folder, of every datastore, damaged ones too; under
-        :meth:`locked`."""
-        found, unreadable = self.look()
-        taken = [each.manifest.sequence for each in found] + [each.marker.sequence for each in unreadable if each.marker is not None]
-        return max(taken, default=0) + 1
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Held by the process that makes or removes backups here. Raises InvalidRequest when
@@ -177,6 +170,12 @@ class BackupFolder:
         if manifest.name != place.name:
             raise DataDamaged(f"{place}: the manifest is that of backup {manifest.name}: the folder must keep its name")
         return Backup(place, manifest, digest_of_manifest(content))
+
+
+def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> int:
+    """One more than the highest of a folder, of every datastore, damaged backups too."""
+    taken = [each.manifest.sequence for each in found] + [each.marker.sequence for each in unreadable if each.marker is not None]
+    return max(taken, default=0) + 1
 
 
 def marker_of(backup: Backup) -> Marker:

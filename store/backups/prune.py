@@ -13,15 +13,15 @@ stays that is newer than all of it: its chain is complete and every file has its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from store.backups.check import check_files
-from store.backups.folder import Backup, BackupFolder, marker_of, standing_on
+from store.backups.folder import Backup, BackupFolder, Unreadable, marker_of, standing_on
 from store.backups.marker import Marker, foreign_entries, remove_files
-from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
+from store.errors import InvalidRequest, ProtectData, StorageUnavailable
 
 DAY_US: Final = 86_400 * 1_000_000
 
@@ -47,10 +47,10 @@ class Decision:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def unfinished(folder: BackupFolder, datastore: str | None = None) -> list[Removal]:
+def unfinished(folder: BackupFolder, unreadable: Sequence[Unreadable], datastore: str | None = None) -> list[Removal]:
     """What killed backups have left, of this datastore or of all; under
     :meth:`BackupFolder.locked`, where none is under way."""
-    left = [each.marker for each in folder.look()[1] if each.marker is not None and not each.finished]
+    left = [each.marker for each in unreadable if each.marker is not None and not each.finished]
     return [_removal(folder, marker, "not finished") for marker in left if datastore in (None, marker.datastore)]
 
 
@@ -66,19 +66,17 @@ def decide(
         raise InvalidRequest(f"{folder.path} has backups of datastores {', '.join(sorted(named))}: say of which with --datastore")
     found = [each for each in found if datastore in (None, each.manifest.datastore)]
     broken = {each.marker: each.reason for each in unreadable if each.finished and each.marker is not None and datastore in (None, each.marker.datastore)}
-    for backup in found:
-        if reason := _why_damaged(folder, backup):
-            broken[marker_of(backup)] = reason
+    reasons = _damaged(found)
+    broken |= {marker_of(backup): reasons[backup.name] for backup in found if backup.name in reasons}
     before_us = now_us - int(keep_days * DAY_US)
-    damaged_names = {marker.name for marker in broken}
-    whole = [each for each in found if each.name not in damaged_names]
+    whole = [each for each in found if each.name not in reasons]
     expired = [each for group in standing_on(whole) if group[0].manifest.created_at_us < before_us for each in group]
     old_damaged = [marker for marker in broken if marker.created_at_us < before_us]
     stays = [each for each in whole if each not in expired]
     if expired or old_damaged:
         newest = max([*(each.manifest.order for each in expired), *((each.sequence, each.created_at_us, each.name) for each in old_damaged)])
         _refuse_unless_left(folder, [each for each in stays if each.manifest.order > newest], keep_days, check)
-    goes = unfinished(folder, datastore)
+    goes = unfinished(folder, unreadable, datastore)
     goes += [_removal(folder, marker, "damaged") for marker in reversed(old_damaged)]
     goes += [_removal(folder, marker_of(each), "expired") for each in reversed(expired)]
     return Decision(goes, stays, {marker.name: reason for marker, reason in broken.items() if marker not in old_damaged})
@@ -98,17 +96,32 @@ def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
     return Removal(marker, why, tuple(foreign_entries(folder.path / marker.name)))
 
 
-def _why_damaged(folder: BackupFolder, backup: Backup) -> str:
-    """By what can be told without reading files: the chain that it stands on, and their lengths."""
-    try:
-        chain = folder.chain(backup)
-    except (DataDamaged, ProtectData) as error:
-        return str(error)
-    for each in chain:
-        for file in each.manifest.files:
-            size = _size(each.path / file.name)
-            if size != file.bytes:
-                return f"{each.name}/{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
+def _damaged(found: Sequence[Backup]) -> dict[str, str]:
+    """By name why a backup cannot be restored, as far as that can be told without reading files: what it stands on, and lengths."""
+    by_name = {each.name: each for each in found}
+    reasons: dict[str, str] = {}
+
+    def reason(backup: Backup) -> str:
+        if backup.name not in reasons:
+            reasons[backup.name] = _below(backup) or _lengths(backup)
+        return reasons[backup.name]
+
+    def _below(backup: Backup) -> str:
+        told = backup.manifest
+        if told.onto is None:
+            return ""
+        if (base := by_name.get(told.onto)) is None or base.sha256 != told.onto_sha256:
+            return f"it stands on {told.onto}, which {'cannot be read, or is missing' if base is None else 'is another one by now'}"
+        return reason(base)
+
+    return {each.name: why for each in found if (why := reason(each))}
+
+
+def _lengths(backup: Backup) -> str:
+    for file in backup.manifest.files:
+        size = _size(backup.path / file.name)
+        if size != file.bytes:
+            return f"{backup.name}/{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
     return ""
 
 

@@ -42,10 +42,13 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return seen
 
 
-def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(tmp_path: Path, events: list[Event]) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(tmp_path: Path, events: list[Event], first: bool) -> None:
     directory = tmp_path / "deep" / "backups"
     with Datastore.open_embedded(tmp_path / "source", "trips", 2) as store:
         store.put_new_cells(rides(0, 50))
+        if not first:
+            create(BackupFolder(directory), Source(store.engine, belongs))
         events.clear()
         backup = create(BackupFolder(directory), Source(store.engine, belongs))
     place = str(backup.path)
@@ -55,7 +58,7 @@ def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(
     assert before[-1] == ("sync", f"{place}/.{MANIFEST}.staged"), "its content before its name"
     assert after == [("sync", place)], "then its name, and nothing behind it"
     # The folder of backups, made with the one above it; the marker before anything else in the backup's folder.
-    assert before[:2] == [("sync", str(tmp_path)), ("sync", str(tmp_path / "deep"))]
+    assert before[:2] == [("sync", str(tmp_path)), ("sync", str(tmp_path / "deep"))] or not first
     inside = [(kind, path.removeprefix(place)) for kind, path in before if path.startswith(place)]
     assert inside[:3] == [("sync", f"/.{MARKER}.staged"), ("rename", f"/{MARKER}"), ("sync", "")]
     assert ("sync", str(directory)) in before[: before.index(("sync", f"{place}/{STATE}"))], "the backup's own name"
@@ -68,7 +71,9 @@ def test_files_and_folders_are_synced_before_the_manifest_and_its_name_after_it(
     # Both copies of the register are whole before a manifest that records them.
     for name in ("erasures", "erasures.copy"):
         renames = [number for number, event in enumerate(before) if event == ("rename", str(directory / name))]
-        assert renames
+        assert bool(renames) == first, "it is written when there is something new"
+        if not first:
+            continue
         assert ("sync", str(directory)) in before[renames[-1] :]
 
 

@@ -190,6 +190,36 @@ def test_a_row_that_was_put_again_after_a_trim_stays(source: Datastore, folder: 
         assert bodies(store) == 0, "erased once more since"
 
 
+def test_a_row_that_was_put_again_stays_although_its_erasure_was_once_seen_undone(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    ErasureNotes(source.state).begin(ROW)
+    backed_up(source, folder)
+    source.erase_row(ROW)
+    trim_all(source)
+    assert source.put_cell(ROW, "BASE", 9, {"name": "somebody else"}).acknowledged
+    new = backed_up(source, folder)
+    assert [each.added_id for each in Register(folder.path).entries()] == [NOT_DONE, 23]
+    with restored_into(tmp_path / "new", folder, new) as store:
+        assert bodies(store) == 1
+    ErasureNotes(source.state).begin(ROW)
+    backed_up(source, folder)
+    with restored_into(tmp_path / "newer", folder, new) as store:
+        assert bodies(store) == 0, "asked for once more since"
+
+
+def test_a_row_that_was_put_again_in_a_restored_store_with_lower_ids_stays(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    old = backed_up(source, folder)
+    source.put_new_cells(rides(20, 50))
+    source.erase_row(ROW)
+    shutil.rmtree(backed_up(source, folder).path)
+    with restored_into(tmp_path / "one", folder, old) as one:
+        trim_all(one)
+        assert one.put_cell(ROW, "BASE", 9, {"name": "somebody else"}).acknowledged
+        new = backed_up(one, folder)
+    assert [each.added_id for each in Register(folder.path).entries()] == [73, 23]
+    with restored_into(tmp_path / "two", folder, new) as two:
+        assert bodies(two) == 1
+
+
 # --- the register ----------------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +258,8 @@ def test_a_restore_and_a_backup_need_one_good_copy(source: Datastore, folder: Ba
     backup = backed_up(source, folder)
     whole = (folder.path / FILES[0]).read_bytes()
     assert len(whole) > len(older)
-    damaged = {"flip": whole[:30] + bytes([whole[30] ^ 1]) + whole[31:], "cut": whole[:-1], "shorter": whole[:-20], "older": older, "empty": b""}
+    digit = whole.index(ROW.hex.encode()) + 31  # another row key, and JSON as before
+    damaged = {"flip": whole[:digit] + bytes([whole[digit] ^ 1]) + whole[digit + 1 :], "cut": whole[:-1], "shorter": whole[:-20], "older": older, "empty": b""}
 
     def hurt(name: str) -> None:
         if damage == "missing":

@@ -23,6 +23,7 @@ from store.cells import ERASED_JSON
 from store.digest import ShardDigest
 from store.errors import DataDamaged, Unavailable
 from store.limits import SCAN_CELLS_MAX
+from store.log_gaps import GapCheck
 
 SILENCE_MAX_S: Final = 30.0
 """How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""
@@ -72,6 +73,8 @@ class StorePlace:
 
     def __init__(self, store: CellStore) -> None:
         self._store = store
+        self.gaps: dict[int, list[range]] = {}
+        """By shard the ids that the log lacks, as found while digests were taken."""
 
     def first_ids(self) -> dict[int, int]:
         return {shard: head.log_start for shard, head in self._store.heads().items()}
@@ -83,16 +86,20 @@ class StorePlace:
         return {shard: self._digest(shard, each, erased) for shard, each in sorted(ids.items())}
 
     def _digest(self, shard: int, ids: range, erased: Erased) -> ShardDigest:
-        digest, location = ShardDigest(), ids.start
+        digest, location, gaps = ShardDigest(), ids.start, GapCheck(shard, ids.start)
         while location < ids.stop:
             piece = self._store.get_cells_for_shard(shard, location, _SCAN_CELLS)
             for cell in piece.cells:
                 if cell.added_id < ids.stop:
                     body = erased.body(shard, cell.added_id, cell.body_json)
                     digest.add(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, body)
+                    gaps.add(cell.added_id, cell.column_name, body)
             if not piece.cells:
                 break
             location = piece.next_location
+        gaps.end(ids.stop)
+        if gaps.missing:
+            self.gaps[shard] = gaps.missing
         return digest
 
 
@@ -187,7 +194,7 @@ class WarehousePlace:
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
     """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and their number, by place; and how far each place was in
-    all. ``from_id``: where the log starts; what was trimmed is not compared."""
+    all. ``from_id``: where the log starts; what was trimmed is not compared. ``missing``: ids that the store's log lacks, and no restore left out."""
 
     shard: int
     from_id: int
@@ -195,6 +202,7 @@ class ShardVerdict:
     digests: dict[str, str]
     cells: dict[str, int]
     next_ids: dict[str, int]
+    missing: list[range] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -208,7 +216,8 @@ class ShardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no place lacked the newest cells."""
+    """What a comparison found. ``equal`` says that nothing differs; ``level`` that moreover no place lacked the newest cells; ``whole`` that the store's logs
+    have no gaps."""
 
     places: list[str]
     shards: list[ShardVerdict] = field(default_factory=list)
@@ -220,6 +229,10 @@ class VerifyReport:
     @property
     def level(self) -> bool:
         return all(verdict.level for verdict in self.shards)
+
+    @property
+    def whole(self) -> bool:
+        return not any(verdict.missing for verdict in self.shards)
 
     def cells(self, place: str) -> int:
         """Cells compared in one place."""
@@ -236,12 +249,14 @@ class VerifyReport:
                 "cells": verdict.cells,
                 "next_ids": verdict.next_ids,
                 "equal": verdict.equal,
+                "missing": [{"from": each.start, "to": each.stop - 1} for each in verdict.missing],
             }
             for verdict in self.shards
         ]
         return {
             "equal": self.equal,
             "level": self.level,
+            "whole": self.whole,
             "places": self.places,
             "cells": {name: self.cells(name) for name in self.places},
             "shards": shards,
@@ -274,6 +289,7 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
                 digests={name: digests[name][shard].hexdigest() for name in names},
                 cells={name: digests[name][shard].cells for name in names},
                 next_ids={name: reached[name].get(shard, 0) for name in names},
+                missing=next((place.gaps.get(shard, []) for place in places if isinstance(place, StorePlace)), []),
             )
             for shard in wanted
         ],

@@ -28,6 +28,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ERASED_COLUMN: Final = "$erased"
 """The column of the cell that tells of an erasure in the log (E20): one for each erased row, with ref key 0 and no body. Nobody can put one."""
 
+RESTORED_COLUMN: Final = "RESTORED"
+"""The column of the cell that a restore puts behind ids that it leaves out: its body says which (:mod:`store.backups.restore`)."""
+
 ERASED_JSON: Final = b"null"
 """What stands for the body of an erased cell wherever bodies are canonical JSON, digests among it. No body that was put is that: they are objects."""
 
@@ -51,10 +54,6 @@ class Triple(NamedTuple):
     row_key: bytes
     column_name: str
     ref_key: int
-
-
-RESTORED_COLUMN: Final = "RESTORED"
-"""The column of the cell behind ids that a restore left out (E23)."""
 
 
 class StoredCell(NamedTuple):

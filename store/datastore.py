@@ -160,7 +160,7 @@ class Datastore:
                 self.unended_erasures.failed(row_key, version, error)
             raise
         failpoint("datastore.erase.before_end")
-        self.unended_erasures.end(row_key, version)
+        self.unended_erasures.end(row_key, version, erased.added_id)
         return erased
 
     def _erase(self, row_key: UUID) -> ErasedRow:

@@ -16,6 +16,10 @@ What a kill leaves:
 An erasure that was refused with nothing done (a master is away, the shard is being moved) stays on record as well, and is done when that is over.
 
 A note has the row key, which is not erased (its places in the log have it), and the text of the error that kept the erasure from its end; never a body.
+
+**An erasure that is done stays on record for ever**, in an entry of its own (``DONE``), for trims take the cell that
+tells of it out of the log. The commit that takes the note away writes that entry: at every moment the state table has
+one of the two. Backups read both (:mod:`store.backups.erasures`).
 """
 
 from __future__ import annotations
@@ -29,13 +33,17 @@ from uuid import UUID
 
 import msgspec
 
-from store.engines.contract import StateEntry, StateTable
-from store.errors import CellfeedError
+from store.engines.contract import StateTable
+from store.errors import CellfeedError, DataDamaged
 from store.failpoints import declare, failpoint
 
 declare("erasures.after_claim")
 
 PREFIX: Final = "erasures/"
+"""Entries of erasures that are not done yet, by row key."""
+
+DONE: Final = "erased/"
+"""Entries of erasures that are done, by row key: of each row the last one."""
 
 LOOK_EVERY_S: Final = 2.0
 """How often a worker looks for erasures that are due, in seconds: one read of the state table."""
@@ -59,6 +67,31 @@ class UnendedErasure(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class DoneErasure(msgspec.Struct, frozen=True):
+    """``added_id``: of the cell that tells of it in the log."""
+
+    added_id: int
+    erased_at_us: int
+
+
+def done_entry(row_key: UUID, added_id: int, at_us: int) -> tuple[str, bytes]:
+    """The entry of an erasure that is done."""
+    return f"{DONE}{row_key}", msgspec.json.encode(DoneErasure(added_id, at_us))
+
+
+def done_of(key: str, value: bytes) -> tuple[UUID, DoneErasure]:
+    """What an entry under ``DONE`` says. Raises DataDamaged."""
+    try:
+        return UUID(key.removeprefix(DONE)), msgspec.json.decode(value, type=DoneErasure)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise DataDamaged(f"state entry {key!r} is no record of an erasure: {error}") from error
+
+
+def unended_of(value: bytes) -> UnendedErasure:
+    """What an entry under ``PREFIX`` says."""
+    return msgspec.json.decode(value, type=UnendedErasure)
+
+
 class ErasureNotes:
     """The notes in a state table. All calls raise Unavailable."""
 
@@ -70,19 +103,21 @@ class ErasureNotes:
         now_us = self._state.now_us()
         return self._write(UnendedErasure(str(row_key), now_us, now_us)) or 0
 
-    def end(self, row_key: UUID, version: int) -> None:
-        """Takes the note away, unless somebody has written it since."""
-        self._state.commit({_key(row_key): None}, expect={_key(row_key): version})
+    def end(self, row_key: UUID, version: int, added_id: int) -> None:
+        """Takes the note away and records that the erasure is done, unless somebody has written the note since: that one is still to be done. ``added_id``: of
+        the cell that tells of it."""
+        done, value = done_entry(row_key, added_id, self._state.now_us())
+        self._state.commit({_key(row_key): None, done: value}, expect={_key(row_key): version})
 
     def failed(self, row_key: UUID, version: int, error: Exception) -> None:
         """Keeps the reason, unless somebody has written the note since."""
         entry = self._state.get(_key(row_key))
         if entry is not None and entry.version == version:
-            self._write(msgspec.structs.replace(_decode(entry), error=str(error)[:_ERROR_CHARACTERS_MAX]), version)
+            self._write(msgspec.structs.replace(unended_of(entry.value), error=str(error)[:_ERROR_CHARACTERS_MAX]), version)
 
     def all(self) -> list[UnendedErasure]:
         """By row key."""
-        return [_decode(entry) for entry in self._state.list(PREFIX)]
+        return [unended_of(entry.value) for entry in self._state.list(PREFIX)]
 
     def claim_due(self) -> list[tuple[UUID, int]]:
         """Those at which nobody has worked for ``AGAIN_AFTER_S``, each with the version of its note, which is the caller's from now on."""
@@ -92,7 +127,7 @@ class ErasureNotes:
         now_us = self._state.now_us()
         claimed = []
         for entry in entries:
-            note = _decode(entry)
+            note = unended_of(entry.value)
             if now_us - note.begun_at_us < AGAIN_AFTER_S * 1_000_000:
                 continue
             version = self._write(msgspec.structs.replace(note, begun_at_us=now_us), entry.version)
@@ -138,7 +173,3 @@ class ErasureJob:
 
 def _key(row_key: UUID) -> str:
     return f"{PREFIX}{row_key}"
-
-
-def _decode(entry: StateEntry) -> UnendedErasure:
-    return msgspec.json.decode(entry.value, type=UnendedErasure)

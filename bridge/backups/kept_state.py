@@ -1,8 +1,8 @@
 """Which entries of the state table belong to a backup, and what becomes of those that come back.
 
 Kept: all that is known of groups' work and of the datastore's users. Offsets, parked cells, settled starts, what footholds and tries remember, pauses,
-histories, indexes, users and ACLs, node ids and generations of gateways; erasures that are not done yet, which a worker of the restored datastore ends. An
-entry of a kind that is not known here is kept.
+histories, indexes, users and ACLs, node ids and generations of gateways; erasures that are not done yet, which a worker
+of the restored datastore ends; and the record of those that are done. An entry of a kind that is not known here is kept.
 
 Left out, because it speaks of processes, of storage or of work under way that a restored datastore has not got:
 

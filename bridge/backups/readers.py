@@ -4,6 +4,7 @@
                the datastore come back with the backup, and are never ahead of it
     exports    the last record of each partition in the Kafka cluster
     warehouse  the tables of the configuration (by the caller: they are above this layer)
+    backup     later backups of the datastore in the same folder (:func:`store.backups.restore.backup_readers`)
 
 Offsets of whatever topic count: those of columns and views are those of the full log, and which view is whose is not known here. Who is in no group and
 nowhere in the configuration is not known.

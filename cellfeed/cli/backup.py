@@ -18,11 +18,13 @@ from bridge.backups.readers import group_readers
 from bridge.coordination.open import open_coordinator
 from cellfeed import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, RunDirOption, config_of
-from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
+from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
 from store.backups.check import verify
 from store.backups.create import Source, create
 from store.backups.folder import Backup, BackupFolder
+from store.backups.prune import Decision, decide, remove
+from store.backups.register import Register
 from store.errors import DataDamaged, InvalidRequest, UnknownDatastore
 
 app = typer.Typer(no_args_is_help=True, help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.")
@@ -46,14 +48,15 @@ def create_backup(
 ) -> None:
     """Back up a datastore while it is at work: every cell below one watermark for each shard, with all that is needed to read them and to go on.
 
-    Reads from a minion where there is one. A backup that was killed is none; the next one removes what it left.
+    Reads from a minion where there is one, once it has all that is acknowledged by now; fails, and names the cells, when that takes longer than half a minute.
+    A backup that was killed is none; the next one removes what it left. Nothing else in the folder is ever removed.
     """
     checked = config_of(run_dir, config)
     if datastore not in (None, checked.datastore.name):
         raise UnknownDatastore(f"the instance has datastore {checked.datastore.name!r}, not {datastore!r}")
     checked = msgspec.structs.replace(checked, datastore=msgspec.structs.replace(checked.datastore, log_reads="minion"))
     folder = BackupFolder(directory)
-    below = folder.get(None if onto == LATEST else onto) if onto is not None else None
+    below = folder.get(None if onto == LATEST else onto, checked.datastore.name) if onto is not None else None
     with (
         storage.open_datastore(checked, RunDir(run_dir).path) as opened,
         closing(open_coordinator(checked.coordination, opened.state)) as coordinator,
@@ -67,7 +70,7 @@ def create_backup(
 
 @app.command("list")
 def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show the backups of a folder, the oldest first, and what is none."""
+    """Show the backups of a folder, the oldest first, and folders with the name of a backup that are none."""
     found, unreadable = BackupFolder(directory).look()
     table = Table("backup", "datastore", "begun", "cells", "bytes", "stands on", box=None)
     for backup in found:
@@ -85,12 +88,17 @@ def list_backups(directory: FolderArgument, as_json: JsonOption = False) -> None
 
 @app.command("verify")
 def verify_backup(directory: FolderArgument, backup: BackupOption = None, as_json: JsonOption = False) -> None:
-    """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums, and the digest of each log. Exits with 1 for damage."""
+    """Read a backup, and those that it stands on, and check every byte of it: lengths, checksums, missing cells, the digest of each log, and the register of
+    erasures. Exits with 1 for damage."""
     folder = BackupFolder(directory)
     chain = folder.chain(folder.get(backup))
     with progress_bar() as bar:
         task = bar.add_task("verifying (cells)", total=sum(each.manifest.cells for each in chain))
         wrong = verify(chain, lambda cells: bar.advance(task, cells))
+    try:
+        Register(directory).entries([(chain[-1].name, chain[-1].manifest.register)])
+    except DataDamaged as error:
+        wrong.append(str(error))
     if as_json:
         print_json({"backup": chain[-1].name, "stands_on": [each.name for each in chain[:-1]], "whole": not wrong, "damage": wrong})
     else:
@@ -107,28 +115,38 @@ def prune(
     directory: FolderArgument,
     keep: Annotated[float, typer.Option("--keep", metavar="DAYS", help="The declared time: nothing that was backed up longer ago is left.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; do nothing.")] = False,
+    datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove backups that are older than so many days, with the increments that stand on them.
+    """Remove backups that are older than so many days, with the increments that stand on them; damaged ones as old as that; and rests of killed ones.
 
-    Refused (exit code 3) when the newest backup is among them: take a full one first.
+    Only folders that a backup made are removed, and of these only a backup's own files. A dry run prints what a run removes. Refused (exit code 3) unless a
+    whole newer backup stays: take a full one first.
     """
     if keep < 0:
         raise InvalidRequest(f"--keep {keep:g} is below 0")
     folder = BackupFolder(directory)
     folder.look()
-    with folder.locked():
-        found, _ = folder.look()
-        gone = folder.expired(found, keep, time.time_ns() // 1000)
-        unfinished = [] if dry_run else folder.remove_unfinished()
-        for backup in [] if dry_run else reversed(gone):
-            folder.remove(backup)
-    left = [backup.name for backup in found if backup not in gone]
+    with folder.locked(), errors.status("reading the newest backup that stays"):
+        decision = decide(folder, keep, time.time_ns() // 1000, datastore)
+        if not dry_run:
+            remove(folder, decision.goes)
     if as_json:
-        print_json({"removed": [backup.name for backup in gone], "unfinished": unfinished, "left": left, "dry_run": dry_run})
-    else:
-        verb = "would go" if dry_run else "removed"
-        console.print(f"{verb}: {', '.join(backup.name for backup in gone) or 'none'}; left: {', '.join(left) or 'none'}", highlight=False)
+        _print_decision(decision, dry_run)
+        return
+    console.print(f"{'would go' if dry_run else 'removed'}: {', '.join(map(str, decision.goes)) or 'none'}", highlight=False)
+    console.print(f"left: {', '.join(backup.name for backup in decision.stays) or 'none'}", highlight=False)
+    for name, reason in decision.damaged.items():
+        console.print(f"left, and damaged: {name}: {reason}", style="red", highlight=False)
+
+
+def _print_decision(decision: Decision, dry_run: bool) -> None:
+    def names(why: str) -> list[str]:
+        return [each.marker.name for each in decision.goes if each.why == why]
+
+    found: dict[str, object] = {"removed": names("expired"), "unfinished": names("not finished"), "damaged": names("damaged")}
+    found |= {"left": [backup.name for backup in decision.stays], "left_damaged": decision.damaged}
+    print_json({**found, "not_ours": {each.marker.name: each.stays for each in decision.goes if each.stays}, "dry_run": dry_run})
 
 
 def _described(backup: Backup) -> str:

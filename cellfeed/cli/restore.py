@@ -23,10 +23,11 @@ from cellfeed.config import Config, load_config
 from cellfeed.run_dir import RunDir
 from consumers.warehouse.table import WarehouseTable
 from store.backups.check import check_files, dictionaries_known, read_state
-from store.backups.erasures import erased_since
+from store.backups.erasures import to_erase, told_of
 from store.backups.folder import BackupFolder
 from store.backups.manifest import Manifest, Reader
-from store.backups.restore import IDS_LEFT_OUT, Plan, plan, readers_ahead, refuse_readers_ahead
+from store.backups.register import Register
+from store.backups.restore import IDS_LEFT_OUT, Plan, backup_readers, plan, readers_ahead, refuse_readers_ahead
 from store.backups.restore import restore as restore_backup
 from store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
 from store.limits import ADDED_ID_MAX
@@ -62,15 +63,16 @@ def restore(
 ) -> None:
     """Bring a backup back into empty storage: embedded, or the clusters of a configuration. It is opened when it is whole and was read back.
 
-    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an export or a warehouse is known to have read further than the
-    backup goes. Killed, it is run again. Indexes are built anew; every reader goes on where it was.
+    Refused (exit code 3) where a cell was ever written, and while a consumer group, a trigger, an export, a warehouse or a later backup is known to have read
+    further than the backup goes. Refused (exit code 1) while a later backup or the register of erasures cannot be read. Killed, it is run again. Indexes are
+    built again; every reader resumes where it was.
     """
     by = operator(reason)
-    folder = BackupFolder(directory)
-    chain = folder.chain(folder.get(backup))
-    told = chain[-1].manifest
     run_dir = RunDir(into)
     checked = load_config(config or (run_dir.config if run_dir.config.exists() else None))
+    folder = BackupFolder(directory)
+    chain = folder.chain(folder.get(backup, checked.datastore.name))
+    told = chain[-1].manifest
     if (checked.datastore.name, checked.datastore.shards) != (told.datastore, told.shards):
         raise ProtectData(
             f"nothing restored: the backup is of datastore {told.datastore!r} with {told.shards} shards, the configuration has {checked.datastore.name!r} with "
@@ -79,18 +81,20 @@ def restore(
     named = _above(above or (), told)
     if wrong := check_files(chain):
         raise DataDamaged(f"nothing restored: {wrong[0]}" + (f" (and {len(wrong) - 1} more: cellfeed backup verify {directory})" if wrong[1:] else ""))
+    later = folder.later(chain[-1])
+    erasures = told_of(Register(directory), chain[-1], later)
     with ExitStack() as opened:
         offsets = open_offsets_elsewhere(checked.coordination)
         if offsets is not None:
             opened.enter_context(closing(offsets))
-        readers = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir)]
+        readers = [*group_readers(offsets, told.shards), *_readers_of_config(checked, run_dir), *backup_readers(later)]
         if ahead is ReadersAhead.REFUSE:
             refuse_readers_ahead(chain, readers_ahead(chain, readers))
         now_us = time.time_ns() // 1000
         entries = read_state(chain[-1])
         new_ids = _new_ids(told, readers, named, raised=ahead is ReadersAhead.RAISE_EPOCH)
         with dictionaries_known(chain):
-            erased = erased_since(chain, folder.look()[0])
+            erased = to_erase(chain, entries, erasures)
         entries_back = restored(entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys])
         planned = plan(chain, entries_back, readers, new_ids, now_us, f"{by.name}: {by.because}", erased)
         target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
@@ -155,9 +159,9 @@ def _tell(planned: Plan, lost: Mapping[int, tuple[int, int]], back: Sequence[Rea
         return
     console.print(f"restored from {backup.name}, {cells} ids, and opened in leader epoch {epoch}", highlight=False)
     if erased:
-        console.print(f"erased again, as later backups in the folder tell: {len(erased)} rows: {', '.join(erased)}", highlight=False)
+        console.print(f"erased again, as the register of erasures says: {len(erased)} rows: {', '.join(erased)}", highlight=False)
     for row_key in not_erased:
-        text = f"not erased, though a later backup tells that it was: its cluster was opened by an earlier run already: cellfeed erase {row_key}"
+        text = f"not erased, though the register of erasures has it: its cluster was opened by an earlier run already: cellfeed erase {row_key}"
         console.print(text, style="red", highlight=False, soft_wrap=True)
     for shard, (first, last) in lost.items():
         console.print(f"shard {shard}: ids {first} to {last} are nobody's; cells that had them are lost, and the log says so at {last + 1}", highlight=False)

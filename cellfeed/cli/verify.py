@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
+from store.log_gaps import named
 
 if TYPE_CHECKING:
     from cellfeed.verify import Place, ShardVerdict, VerifyReport
@@ -25,7 +26,10 @@ def verify(
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come. Exits with 1 when they differ."""
+    """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come.
+
+    Exits with 1 when they differ, and when the store's own log lacks cells: ids have no gaps but those that a restore left out.
+    """
     from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace
     from cellfeed.verify import verify as compare
 
@@ -41,7 +45,7 @@ def verify(
         print_json(report.as_json())
     else:
         _print(report)
-    if not report.equal:
+    if not (report.equal and report.whole):
         raise typer.Exit(1)
 
 
@@ -51,12 +55,17 @@ def _print(report: VerifyReport) -> None:
         digests = [verdict.digests[place][:16] for place in report.places]
         table.add_row(str(verdict.shard), str(verdict.cells[report.places[0]]), *digests, _remark(verdict))
     console.print(table)
+    for verdict in report.shards:
+        if verdict.missing:
+            console.print(Text(named(verdict.shard, verdict.missing), "red"), soft_wrap=True)
     if len(report.places) > 1:
         differing = [verdict.shard for verdict in report.shards if not verdict.equal]
         console.print(Text(f"shards {differing} differ", "red") if differing else Text("all equal"))
 
 
 def _remark(verdict: ShardVerdict) -> Text:
+    if verdict.missing:
+        return Text("lacks cells", "red")
     if not verdict.equal:
         return Text("differs", "red")
     furthest = max(verdict.next_ids.values())

@@ -1,4 +1,5 @@
-"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, the product's digest of each piece of a log.
+"""Reads a backup and checks all of it on the way: lengths, SHA-256, CRC of each block, order and number of cells, ids that are missing, the product's digest of
+each piece of a log.
 
 ``verify`` reads everything and tells every file that is damaged; a restore reads through the same functions, so it takes nothing that was not checked.
 """
@@ -14,14 +15,16 @@ from typing import BinaryIO, Final
 import msgspec
 
 from store.backups.block_file import MAGIC, cells_of, read_blocks
-from store.backups.folder import DICTIONARIES, STATE, Backup
+from store.backups.folder import Backup
 from store.backups.manifest import Segment
+from store.backups.marker import DICTIONARIES, STATE
 from store.body_codec import decode_body
 from store.cells import StoredCell
 from store.dictionaries import known
 from store.dictionaries.dictionary import Dictionary, from_line
 from store.digest import ShardDigest
 from store.errors import CellfeedError, DataDamaged
+from store.log_gaps import GapCheck
 
 _READ_BYTES: Final = 1 << 20
 
@@ -70,6 +73,7 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
     except CellfeedError as error:
         wrong.append(str(error))
     try:
+        check_whole(chain)
         read_state(chain[-1])
     except CellfeedError as error:
         wrong.append(str(error))
@@ -79,7 +83,9 @@ def verify(chain: Sequence[Backup], on_progress: OnProgress = lambda _: None) ->
 def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]:
     """The cells of a piece of a log, in pieces. Raises DataDamaged, at the latest behind the last cell: what comes before the end is not checked as a whole."""
     name = f"{backup.name}/{segment.file}"
-    digest = ShardDigest()
+    log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
+    # Cells below the log's start may have been trimmed while the backup was taken.
+    digest, gaps = ShardDigest(), GapCheck(segment.shard, max(segment.from_id, log_start))
     with _opened(backup, segment.file) as file:
         for payload in read_blocks(file, name, segment.offset, segment.bytes):
             shard, cells = cells_of(payload, name)
@@ -87,14 +93,36 @@ def read_segment(backup: Backup, segment: Segment) -> Iterator[list[StoredCell]]
                 raise DataDamaged(
                     f"{name}: cells of shard {shard} where those of shard {segment.shard} from {segment.from_id} to {segment.below_id - 1} should be"
                 )
+            bodies_json = []
             for cell in cells:
                 try:
-                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
-                except ValueError as error:
-                    raise DataDamaged(f"{name}: shard {shard}: {error}") from None
+                    body_json = decode_body(cell.body)
+                    digest.add(cell.added_id, cell.row_key, cell.column_name, cell.ref_key, body_json)
+                except (ValueError, DataDamaged) as error:
+                    raise DataDamaged(f"{name}: shard {shard}, added_id {cell.added_id}: {error}") from None
+                bodies_json.append(body_json)
+            kept = sum(cell.added_id >= log_start for cell in cells) if cells[0].added_id < log_start else len(cells)
+            gaps.add_piece(cells[len(cells) - kept :], bodies_json[len(cells) - kept :])
             yield cells
+    gaps.end(segment.below_id)
+    if gaps.missing:
+        raise DataDamaged(f"{name}: {gaps}, and no restore left them out: the store had lost them when the backup was taken")
     if (digest.cells, digest.hexdigest()) != (segment.cells, segment.digest):
         raise DataDamaged(f"{name}: the cells of shard {segment.shard} are not those that were backed up: their digest is another one")
+
+
+def check_whole(chain: Sequence[Backup]) -> None:
+    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
+    reached: dict[int, int] = {}
+    for backup in chain:
+        starts = {log.shard: log.log_start for log in backup.manifest.logs}
+        for segment in backup.manifest.segments:
+            if segment.from_id > max(reached.get(segment.shard, 0), starts[segment.shard]):
+                raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
+            reached[segment.shard] = segment.below_id
+    for log in chain[-1].manifest.logs:
+        if log.watermark > max(reached.get(log.shard, 0), log.log_start):
+            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells {reached.get(log.shard, 0)} to {log.watermark - 1}")
 
 
 def read_state(backup: Backup) -> list[tuple[str, bytes]]:

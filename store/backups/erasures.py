@@ -1,18 +1,33 @@
-"""Which rows were erased since a backup was taken, as later backups in its folder tell. A restore erases them again: what had to go does not come back.
+"""Which rows a restore erases again: those of which the register, or a manifest of the folder, says
+that they were erased after what the backup has of them.
 
-A backup's log tells of an erasure by a cell (column ``ERASED_COLUMN``), and its manifest names those cells. A restore ends the log with such cells for the rows
-that only later backups know of; the storage takes their bodies away in the step that opens it, as it does for entries that the backup itself has. So at no
-moment is the storage open with a body that one of the backups says is erased. An erasure that no backup knows of is not known here: erase that row again.
+Four places know of an erasure. The state table has an entry for each that was done, for ever, and a
+note for each that is not done yet (:mod:`store.erasures`). A log tells of one by a cell (column
+``ERASED_COLUMN``) until that is trimmed. A manifest names those cells. The register
+(:mod:`store.backups.register`) has all of them.
+
+What a backup already knows is not erased again: its log still has the cell, or its state has the
+entry. In the second case the cell was trimmed, and the row may have been put since; only an erasure
+that the register has behind that entry is a later one. What was erased below the start of the
+backup's log is gone from it.
+
+A restore ends the logs with such cells for all other rows. The storage takes their bodies away in
+the step that opens it, so at no moment is it open with a body that was erased. The restored state
+table has an entry for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
 
 from store.backups.check import read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedErasure
+from store.backups.register import NOT_DONE, Erasure, Register
 from store.cells import ERASED_COLUMN, StoredCell
+from store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_of
+from store.sharding import shard_of
 
 
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
@@ -20,25 +35,74 @@ def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
     return [BackedErasure(shard, cell.added_id, cell.row_key.hex()) for cell in cells if cell.column_name == ERASED_COLUMN]
 
 
-def erased_since(chain: Sequence[Backup], backups: Sequence[Backup]) -> dict[int, list[bytes]]:
-    """By shard the row keys of rows that were erased after ``chain`` was taken, as later ones of the same datastore among ``backups`` tell; with
-    :func:`~store.backups.check.dictionaries_known` for a chain of an older program. Raises DataDamaged."""
-    told = chain[-1].manifest
-    later = [
-        each
-        for each in backups
-        if (each.manifest.datastore, each.manifest.shards) == (told.datastore, told.shards) and each.manifest.created_at_us > told.created_at_us
-    ]
-    since = {(each.shard, each.row_key) for backup in later for each in backup.manifest.erasures or ()}
-    if not since:
-        return {}
-    starts = {log.shard: log.log_start for log in told.logs}
-    # What lies below the start of a log is not restored, nor is the erasure that it tells of.
-    known = {(each.shard, each.row_key) for backup in chain for each in _erasures(backup) if each.added_id >= starts[each.shard]}
-    found: dict[int, list[bytes]] = {}
-    for shard, row_key in sorted(since - known):
-        found.setdefault(shard, []).append(bytes.fromhex(row_key))
+def known_to_state(datastore: str, shards: int, entries: Iterable[tuple[str, bytes]]) -> list[Erasure]:
+    """Those that the entries of a state table tell of, done or not."""
+    found = []
+    for key, value in entries:
+        if key.startswith(DONE):
+            row_key, done = done_of(key, value)
+            found.append(_erasure(datastore, shards, row_key.bytes, done.added_id, done.erased_at_us))
+        elif key.startswith(PREFIX):
+            note = unended_of(value)
+            found.append(_erasure(datastore, shards, UUID(note.row_key).bytes, NOT_DONE, note.asked_at_us))
     return found
+
+
+def known_to_logs(datastore: str, shards: int, erasures: Iterable[BackedErasure], at_us: int) -> list[Erasure]:
+    """Those that cells of a backup tell of, by its manifest."""
+    return [_erasure(datastore, shards, bytes.fromhex(each.row_key), each.added_id, at_us) for each in erasures]
+
+
+def told_of(register: Register, backup: Backup, later: Sequence[Backup]) -> list[Erasure]:
+    """All that a restore of ``backup`` has to look at: the register, which must be the one that
+    this backup and the later ones have recorded, and what manifests of an older program have beyond
+    it. Raises DataDamaged."""
+    found = register.entries((each.name, each.manifest.register) for each in (backup, *later))
+    known = {each.key for each in found}
+    return [*found, *(each for each in known_to_manifests(later, backup.manifest.datastore, backup.manifest.shards) if each.key not in known)]
+
+
+def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -> list[Erasure]:
+    """Those that the manifests of this datastore's backups tell of."""
+    of_it = [each.manifest for each in backups if (each.manifest.datastore, each.manifest.shards) == (datastore, shards)]
+    return [each for told in of_it for each in known_to_logs(datastore, shards, told.erasures or (), told.created_at_us)]
+
+
+def to_erase(chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: Iterable[Erasure]) -> dict[int, list[bytes]]:
+    """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
+    ``state`` as its state. ``told``: the register, and what manifests have beyond it. Needs
+    :func:`~store.backups.check.dictionaries_known` for a chain of format 1. Raises DataDamaged."""
+    newest = chain[-1].manifest
+    starts = {log.shard: log.log_start for log in newest.logs}
+    in_logs = {bytes.fromhex(each.row_key) for backup in chain for each in _erasures(backup) if each.added_id >= starts[each.shard]}
+    in_state = {row_key.bytes: done for row_key, done in (done_of(key, value) for key, value in state if key.startswith(DONE))}
+    by_row: dict[bytes, list[Erasure]] = {}
+    for each in told:
+        if (each.datastore, each.shards) == (newest.datastore, newest.shards):
+            by_row.setdefault(bytes.fromhex(each.row_key), []).append(each)
+    found: dict[int, list[bytes]] = {}
+    for row_key, erasures in sorted(by_row.items()):
+        shard = shard_of(row_key, newest.shards)
+        if row_key not in in_logs and any(_is_there(each, starts[shard]) for each in _since(erasures, in_state.get(row_key))):
+            found.setdefault(shard, []).append(row_key)
+    return found
+
+
+def _since(erasures: Sequence[Erasure], done: DoneErasure | None) -> Sequence[Erasure]:
+    """Those of a row that came after the one that the state of the backup has."""
+    if done is None:
+        return erasures
+    last = max((n for n, each in enumerate(erasures) if each.added_id == done.added_id), default=-1)
+    return [each for each in erasures[last + 1 :] if each.added_id != NOT_DONE or each.at_us > done.erased_at_us]
+
+
+def _is_there(erasure: Erasure, log_start: int) -> bool:
+    """Whether cells that it took may be in a log that begins there."""
+    return erasure.added_id == NOT_DONE or erasure.added_id >= log_start
+
+
+def _erasure(datastore: str, shards: int, row_key: bytes, added_id: int, at_us: int) -> Erasure:
+    return Erasure(datastore, shards, shard_of(row_key, shards), row_key.hex(), added_id, at_us)
 
 
 def _erasures(backup: Backup) -> Iterator[BackedErasure]:

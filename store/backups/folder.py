@@ -1,21 +1,29 @@
-"""A folder of backups: one folder for each, named by the moment that it was begun; what is whole, what is left of one that was not finished, what may go.
+"""A folder of backups: one folder for each, in the order of a sequence; what is whole, what is not,
+and which backups one stands on.
 
-    DIR/lock                            held by whoever makes or removes backups here
+    DIR/lock                            held by the process that makes or removes backups here
+    DIR/erasures, erasures.copy         see :mod:`store.backups.register`
     DIR/20260301T120000Z-3f9a/          a backup
-        manifest.json                   written last: see :mod:`store.backups.manifest`
+        cellfeed-backup                 written first: see :mod:`store.backups.marker`
         cells-0000, cells-0001, …       pieces of logs: see :mod:`store.backups.block_file`
         dictionaries                    one exported dictionary a line
         state                           the entries of the state table that belong to a backup
+        manifest.json                   written last: see :mod:`store.backups.manifest`
 
-Crash points: a backup is there when its manifest is, which is one rename; everything else was synced before. What a killed one has left has no manifest, counts
-for nothing and is removed by the next one. Removing a backup begins with its manifest.
+Whatever else lies in DIR belongs to somebody else: files, folders of other names, links, and
+folders without a valid marker or manifest. Nothing here reads, follows or removes them. Backups are
+ordered by their sequence, one more than the highest of the folder. The time in the name is for
+people.
+
+Crash points: a backup is there when its manifest is, which is one rename; everything else was
+synced before. What a killed one has left has a marker and no manifest; it counts for nothing, and
+the next backup of the same datastore removes it (:mod:`store.backups.prune`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,13 +31,11 @@ from pathlib import Path
 from typing import Final
 
 from store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
-from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable
+from store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
+from store.backups.synced import make_folders
+from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, StorageUnavailable
 
-MANIFEST: Final = "manifest.json"
-STATE: Final = "state"
-DICTIONARIES: Final = "dictionaries"
-
-DAY_US: Final = 86_400 * 1_000_000
+LOCK: Final = "lock"
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,19 @@ class Backup:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A folder that is no whole backup, and why."""
+    """A folder with the name of a backup that is no whole one, and why. ``marker``: None where
+    nothing proves that this program made it. ``finished``: it has a manifest, which cannot be read."""
 
     name: str
     reason: str
+    marker: Marker | None
+    finished: bool
+
+    def may_follow(self, backup: Manifest) -> bool:
+        """Whether it may be a later backup of the same datastore."""
+        if not self.finished:
+            return False
+        return self.marker is None or (self.marker.datastore == backup.datastore and self.marker.sequence > backup.sequence)
 
 
 class BackupFolder:
@@ -60,34 +75,42 @@ class BackupFolder:
         self.path = path
 
     def look(self) -> tuple[list[Backup], list[Unreadable]]:
-        """Every backup, the oldest first, and what is none."""
+        """Every backup, the oldest first, and what looks like one and is none."""
         if not self.path.is_dir():
             raise NotFound(f"{self.path} is no folder of backups: `cellfeed backup create {self.path}` makes one")
         found, unreadable = list[Backup](), list[Unreadable]()
-        for place in sorted(each for each in self.path.iterdir() if each.is_dir()):
+        for place in sorted(each for each in self.path.iterdir() if is_backup_folder(each)):
             try:
                 found.append(self._read(place))
             except NotFound:
-                unreadable.append(Unreadable(place.name, "not finished: it has no manifest; the next backup removes it"))
+                marker = read_marker(place)
+                reason = "not finished: it has no manifest; the next backup removes it" if marker else _NOT_RECOGNISED
+                unreadable.append(Unreadable(place.name, reason, marker, finished=False))
             except CellfeedError as error:
-                unreadable.append(Unreadable(place.name, str(error)))
-        return sorted(found, key=lambda each: (each.manifest.created_at_us, each.name)), unreadable
+                unreadable.append(Unreadable(place.name, str(error), read_marker(place), finished=True))
+        return sorted(found, key=lambda each: each.manifest.order), unreadable
 
-    def get(self, name: str | None) -> Backup:
-        """The backup of that name; the newest without. Raises NotFound, DataDamaged, ProtectData."""
+    def get(self, name: str | None, datastore: str | None = None) -> Backup:
+        """The backup of that name; without, the newest, of that datastore where one is given.
+        Raises NotFound, DataDamaged, ProtectData."""
         if name is not None:
             if Path(name).name != name:
                 raise InvalidRequest(f"{name!r} is not the name of a backup: `cellfeed backup list {self.path}` shows them")
             return self._read(self.path / name)
-        found, unreadable = self.look()
-        if damaged := [each for each in unreadable if (self.path / each.name / MANIFEST).exists()]:
-            raise DataDamaged(f"{damaged[0].name}: {damaged[0].reason}. Which backup is the newest cannot be told: name the one that is meant")
+        backups, unreadable = self.look()
+        found = [each for each in backups if datastore in (None, each.manifest.datastore)]
+        for each in unreadable:
+            of_it = each.finished and (each.marker is None or datastore in (None, each.marker.datastore))
+            if of_it and (not found or each.marker is None or each.marker.sequence > found[-1].manifest.sequence):
+                raise DataDamaged(f"{each.reason}. Which backup is the newest cannot be told: name the one that is meant")
         if not found:
-            raise NotFound(f"{self.path} holds no backup")
+            of = f" of datastore {datastore!r}" if backups else ""
+            raise NotFound(f"{self.path} holds no backup{of}")
         return found[-1]
 
     def chain(self, backup: Backup) -> list[Backup]:
-        """The full backup that this one stands on, every increment up to it, in order. Raises DataDamaged when one of them is missing or another one."""
+        """The full backup that this one stands on, every increment up to it, in order. Raises
+        DataDamaged when one of them is missing or another one."""
         chain = [backup]
         while (below := chain[0].manifest.onto) is not None:
             try:
@@ -101,61 +124,43 @@ class BackupFolder:
             chain.insert(0, before)
         return chain
 
-    def standing_on(self, backups: Sequence[Backup]) -> dict[str, list[Backup]]:
-        """By full backup, it and all increments that stand on it, the oldest first."""
-        full_of: dict[str, str] = {}
-        groups: dict[str, list[Backup]] = {}
-        for backup in backups:
-            below = backup.manifest.onto
-            full = backup.name if below is None else full_of.get(below, below)
-            full_of[backup.name] = full
-            groups.setdefault(full, []).append(backup)
-        return groups
-
-    def remove_unfinished(self) -> list[str]:
-        """Removes what killed backups have left; under :meth:`locked`."""
-        _, unreadable = self.look()
-        left = [each.name for each in unreadable if not (self.path / each.name / MANIFEST).exists()]
-        for name in left:
-            shutil.rmtree(self.path / name)
-        return left
-
-    def remove(self, backup: Backup) -> None:
-        """Its manifest first: a half-removed one is no backup any more."""
-        (backup.path / MANIFEST).unlink()
-        sync_folder(backup.path)
-        shutil.rmtree(backup.path)
-
-    def expired(self, backups: Sequence[Backup], keep_days: float, now_us: int) -> list[Backup]:
-        """Which ones hold cells of a backup from before ``keep_days``, the increments on a full backup with it. Raises ProtectData when the newest of all is
-        among them: nothing would be left to restore."""
-        before_us = now_us - int(keep_days * DAY_US)
-        groups = self.standing_on(backups).values()
-        gone = [backup for group in groups if group[0].manifest.created_at_us < before_us for backup in group]
-        newest = max(backups, key=lambda each: each.manifest.created_at_us, default=None)
-        if newest is not None and newest in gone:
-            raise ProtectData(
-                f"nothing removed: the newest backup, {newest.name}, is older than {keep_days:g} days or stands on one that is. "
-                f"Take a full one first: cellfeed backup create {self.path}"
+    def later(self, backup: Backup) -> list[Backup]:
+        """The backups of the same datastore that were taken after this one, in order. Raises
+        DataDamaged while one that may be among them cannot be read: what it knows of erasures and
+        of readers would be passed over."""
+        found, unreadable = self.look()
+        told = backup.manifest
+        if hidden := [each for each in unreadable if each.may_follow(told)]:
+            raise DataDamaged(
+                f"nothing restored: {hidden[0].name}, which may be a later backup than {backup.name}, cannot be read ({hidden[0].reason}), "
+                "so nobody knows which ids and erasures it has. Bring it back from a copy; or move it out of the folder, and restore with "
+                "--readers-ahead raise-epoch"
             )
-        return gone
+        same = (told.datastore, told.shards)
+        return [each for each in found if (each.manifest.datastore, each.manifest.shards) == same and each.manifest.order > told.order]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Held by the one who makes or removes backups here. Raises InvalidRequest when somebody else does."""
-        new = [place for place in (self.path, *self.path.parents) if not place.is_dir()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        for place in new:
-            sync_folder(place.parent)  # a power cut that takes the folder takes every backup in it
-        with (self.path / "lock").open("a") as file:
+        """Held by the process that makes or removes backups here. Raises InvalidRequest when
+        another one does."""
+        try:
+            make_folders(self.path)
+            file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageUnavailable(f"{error.filename}: {error.strerror}") from error
+        try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InvalidRequest(f"another backup is being made, or removed, in {self.path}: wait until it is done") from None
             yield
+        finally:
+            os.close(file)
 
     def _read(self, place: Path) -> Backup:
         try:
+            if not is_backup_folder(place):
+                raise FileNotFoundError(place)
             content = (place / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{self.path} has no backup {place.name!r}; `cellfeed backup list {self.path}` shows those that are there") from None
@@ -167,21 +172,28 @@ class BackupFolder:
         return Backup(place, manifest, digest_of_manifest(content))
 
 
-def sync_folder(path: Path) -> None:
-    """Puts the names in a folder on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def next_sequence(found: Sequence[Backup], unreadable: Sequence[Unreadable]) -> int:
+    """One more than the highest of a folder, of every datastore, damaged backups too."""
+    taken = [each.manifest.sequence for each in found] + [each.marker.sequence for each in unreadable if each.marker is not None]
+    return max(taken, default=0) + 1
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """A file that is whole and on disk, or not there."""
-    staged = path.with_name(f".{path.name}.staged")
-    with staged.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
-    sync_folder(path.parent)
+def marker_of(backup: Backup) -> Marker:
+    """What its marker says, or would say where it has none."""
+    told = backup.manifest
+    return Marker(told.format_version, told.identity, told.name, told.datastore, told.shards, told.sequence, told.created_at_us)
+
+
+def standing_on(backups: Sequence[Backup]) -> list[list[Backup]]:
+    """Each full backup with all increments that stand on it, the oldest first."""
+    full_of: dict[str, str] = {}
+    groups: dict[str, list[Backup]] = {}
+    for backup in backups:
+        below = backup.manifest.onto
+        full = backup.name if below is None else full_of.get(below, below)
+        full_of[backup.name] = full
+        groups.setdefault(full, []).append(backup)
+    return list(groups.values())
+
+
+_NOT_RECOGNISED: Final = "not recognised: it has neither a manifest nor the marker of a backup, so it stays; remove it by hand if it is nobody's"

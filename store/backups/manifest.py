@@ -1,20 +1,16 @@
 """What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup, but the rest of one that was not finished.
 
-The file is two lines: the manifest as JSON, and the SHA-256 of that line. It names every other file with its length and SHA-256, so nothing of a backup can be
-lost, cut short or changed unnoticed. ``onto`` names the backup that this one is an increment of: of each shard it holds what has come since.
+The file is sealed (:mod:`store.backups.sealed`). It names every other file with its length and SHA-256, so nothing of a
+backup can be lost, cut short or changed unnoticed. ``onto`` names the backup that this one is an increment of: of each shard it holds what has come since.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final
 
 import msgspec
 
-from store.errors import DataDamaged, ProtectData
-
-FORMAT_VERSION: Final = 1
-"""Raised with every change that an older program would misread."""
+from store.backups.sealed import seal, unseal
 
 
 class BackedFile(msgspec.Struct, frozen=True):
@@ -40,13 +36,15 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class BackedLog(msgspec.Struct, frozen=True):
-    """A shard's log as it was: the ends, the time of its last cell, and ``(leader epoch, first added_id)`` of each epoch."""
+    """A shard's log as it was: the ends, the time of its last cell, and ``(leader epoch, first added_id)`` of each epoch that begins at or below the watermark.
+    ``witness``: of its last cell (:func:`store.backups.base.witness_of`); empty where nobody knows it."""
 
     shard: int
     log_start: int
     watermark: int
     last_created_at_us: int
     epochs: list[tuple[int, int]]
+    witness: str = ""
 
 
 class BackedTurn(msgspec.Struct, frozen=True):
@@ -65,6 +63,13 @@ class BackedErasure(msgspec.Struct, frozen=True):
     row_key: str
 
 
+class BackedRegister(msgspec.Struct, frozen=True):
+    """How much of the folder's register of erasures there was (:mod:`store.backups.register`): its first ``bytes`` have this SHA-256 for ever."""
+
+    bytes: int
+    sha256: str
+
+
 class Reader(msgspec.Struct, frozen=True):
     """Somebody who has read a shard up to ``location``, the next id to read, as known by ``source``."""
 
@@ -81,7 +86,8 @@ class Reader(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
-    the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program."""
+    the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program.
+    ``identity``, ``sequence``: as the marker has them; of format 1 there is none, and it comes before all others. ``register``: None in format 1."""
 
     format_version: int
     name: str
@@ -99,6 +105,14 @@ class Manifest(msgspec.Struct, frozen=True):
     state_revision: int
     owners: dict[str, list[tuple[int, int]]] = {}
     erasures: list[BackedErasure] | None = None
+    identity: str = ""
+    sequence: int = 0
+    register: BackedRegister | None = None
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """What backups of a folder are ordered by. The clock decides only between those of format 1, which have no sequence."""
+        return self.sequence, self.created_at_us, self.name
 
     @property
     def cells(self) -> int:
@@ -112,8 +126,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The file's content."""
-    line = msgspec.json.encode(manifest)
-    return line + b"\n" + sha256(line).hexdigest().encode() + b"\n"
+    return seal(manifest)
 
 
 def digest_of_manifest(content: bytes) -> str:
@@ -123,15 +136,4 @@ def digest_of_manifest(content: bytes) -> str:
 
 def decode_manifest(content: bytes, name: str) -> Manifest:
     """Raises DataDamaged; ProtectData for a format that this program does not know."""
-    line, _, rest = content.partition(b"\n")
-    if rest != sha256(line).hexdigest().encode() + b"\n":
-        raise DataDamaged(f"{name}: the manifest is damaged: it is not what its SHA-256 says")
-    version = msgspec.json.decode(line, type=dict[str, object]).get("format_version")
-    if version != FORMAT_VERSION:
-        raise ProtectData(
-            f"{name}: the backup is of format {version}; this program reads format {FORMAT_VERSION}: use the program that made it, or a newer one"
-        )
-    try:
-        return msgspec.json.decode(line, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise DataDamaged(f"{name}: the manifest is no manifest: {error}") from error
+    return unseal(content, Manifest, f"{name}: the manifest")

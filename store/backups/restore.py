@@ -32,16 +32,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from store import json_body
-from store.backups.check import dictionaries_known, read_dictionaries, read_segment
+from store.backups.check import check_whole, dictionaries_known, read_dictionaries, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
 from store.cells import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from store.dictionaries.dictionary import Dictionary
 from store.digest import ShardDigest
+from store.engines.state_limits import revision_of_next_history
+from store.erasures import done_entry
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
@@ -56,9 +58,6 @@ IDS_LEFT_OUT: Final = 100_000
 """Ids that are left out above the highest location that any reader has saved: a reader is ahead of what it saved by what it handles until it saves again, with
 Kafka's clients 5 s, at 20,000 records a second of one partition. More would cost readers: a gateway sends empty batches for ids that are nobody's, 15 ms of
 work for so many."""
-
-REVISIONS_LEFT_OUT: Final = 1_000_000_000
-"""Revisions of the state table: those from after the backup are tokens that a process may still hold, and must not come to mean something else."""
 
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
@@ -170,6 +169,15 @@ def readers_ahead(chain: Sequence[Backup], readers: Sequence[Reader]) -> list[Re
     return sorted(ahead, key=lambda reader: (ends[reader.shard] - reader.location, reader.name))
 
 
+def backup_readers(later: Sequence[Backup]) -> list[Reader]:
+    """Later backups of the same datastore as readers: each id that one of them has was shown."""
+    return [
+        Reader(each.name, each.manifest.datastore, log.shard, log.watermark, max((epoch for epoch, _ in log.epochs), default=-1), "backup")
+        for each in later
+        for log in each.manifest.logs
+    ]
+
+
 def refuse_readers_ahead(chain: Sequence[Backup], ahead: Sequence[Reader]) -> None:
     """Raises ProtectData when there are any."""
     if not ahead:
@@ -194,7 +202,7 @@ def plan(
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
     ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`)."""
     told = chain[-1].manifest
-    _check_whole(chain)
+    check_whole(chain)
     known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
     epoch = max(known, default=0) + EPOCHS_LEFT_OUT
     wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
@@ -216,8 +224,10 @@ def plan(
         )
     added = [*([RESTORED_COLUMN] if keys else []), *([ERASED_COLUMN] if erased else [])]
     columns = [*told.columns, *(name for name in added if name not in told.columns)]
-    revision = told.state_revision + REVISIONS_LEFT_OUT
-    return Plan(chain, epoch, logs, state, revision, read_dictionaries(chain[-1]), told.turns, columns)
+    revision = revision_of_next_history(told.state_revision)
+    done = dict(done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us) for log in logs.values() for cell in log.erased)
+    kept = [*((key, value) for key, value in state if key not in done), *done.items()]
+    return Plan(chain, epoch, logs, kept, revision, read_dictionaries(chain[-1]), told.turns, columns)
 
 
 def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:
@@ -271,19 +281,6 @@ def _segments(chain: Sequence[Backup]) -> Iterator[tuple[Backup, Segment]]:
     for backup in chain:
         for segment in backup.manifest.segments:
             yield backup, segment
-
-
-def _check_whole(chain: Sequence[Backup]) -> None:
-    """Raises DataDamaged unless the pieces of each log follow each other from its start to its watermark."""
-    reached: dict[int, int] = {}
-    for backup, segment in _segments(chain):
-        log_start = next(log.log_start for log in backup.manifest.logs if log.shard == segment.shard)
-        if segment.from_id > max(reached.get(segment.shard, 0), log_start):
-            raise DataDamaged(f"backup {backup.name}: shard {segment.shard} lacks cells from {reached.get(segment.shard, 0)} to {segment.from_id - 1}")
-        reached[segment.shard] = segment.below_id
-    for log in chain[-1].manifest.logs:
-        if log.watermark > max(reached.get(log.shard, 0), log.log_start):
-            raise DataDamaged(f"backup {chain[-1].name}: shard {log.shard} lacks cells from {reached.get(log.shard, 0)} to {log.watermark - 1}")
 
 
 def _compare(reader: LogReader, log_start: int, backup: Backup, segment: Segment) -> None:

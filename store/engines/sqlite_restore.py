@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from store.backups.folder import sync_folder
 from store.backups.restore import LogReader, Plan
+from store.backups.synced import sync_folder
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.instance_lock import exclusive_lock, lock_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -10,12 +11,13 @@ from uuid import UUID
 import pytest
 
 from bridge.backups.kept_state import belongs, restored
-from store.backups.check import read_state
+from store.backups.check import read_segment, read_state, verify
 from store.backups.create import Source, create
-from store.backups.erasures import erased_since
+from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
+from store.backups.register import Register
 from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
-from store.body_codec import ERASED_BODY
+from store.body_codec import ERASED_BODY, decode_body
 from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
@@ -23,10 +25,10 @@ from store.clusters.restore import ClusterTarget
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract import LogRange, Replica
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_restore import SqliteTarget
-from store.errors import CellfeedError, OutcomeUnknown, ProtectData, StorageUnavailable
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, passes, set_failpoint
 from store.sharding import shard_of
 from tests.rides import rides
@@ -85,7 +87,9 @@ def backed_up(store: Datastore, directory: Path) -> Backup:
 def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = None) -> Plan:
     folder = BackupFolder(directory / "backups")
     chain = folder.chain(backup)
-    return plan(chain, restored(read_state(backup), NOW_US), [], new_ids or {}, NOW_US, "a test", erased_since(chain, folder.look()[0]))
+    state = read_state(backup)
+    erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
+    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased)
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
@@ -365,3 +369,60 @@ def test_a_cell_above_the_watermark_is_not_shown_behind_ids_that_were_left_out(e
             assert [cell.added_id for cell in store.engine.scan(result.shard, start, 1_000)] == [start + 50, start + 51]
     finally:
         TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
+
+
+# --- what a minion lacks, or has damaged -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(cluster: TestCluster) -> Iterator[Datastore]:
+    """A cluster with cells that every node has, read as a backup reads it: from minions first."""
+    engine = ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()}, read_first=Replica.MINION)
+    with Datastore(engine) as store:
+        assert all(result.acknowledged for result in store.put_new_cells(rides(0, 100)))
+        wait_until(lambda: all_shown(store), "a minion has all of it")
+        yield store
+
+
+def test_a_backup_while_minions_do_not_apply_what_they_acknowledged_is_none(
+    filled: Datastore, cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in "bc":
+        cluster.servers[node].sql("STOP SLAVE SQL_THREAD")
+    assert all(result.acknowledged for result in filled.put_new_cells(rides(100, 100)))
+    heads = filled.heads()
+    behind = {shard: (head.watermark, head.next_added_id - 1) for shard, head in heads.items() if head.watermark < head.next_added_id}
+    assert sum(last + 1 - first for first, last in behind.values()) == 100, "acknowledged, and not shown"
+    monkeypatch.setattr("store.backups.ends.WAIT_S", 1.0)
+    with pytest.raises(StorageUnavailable, match="no backup taken: cells that are acknowledged") as told:
+        backed_up(filled, tmp_path)
+    assert told.value.exit_code == 1
+    for shard, (first, last) in behind.items():
+        assert f"shard {shard} from {first} to {last}" in str(told.value)
+    assert BackupFolder(tmp_path / "backups").look() == ([], [])
+    monkeypatch.setattr("store.backups.ends.WAIT_S", 60.0)
+    waiting = threading.Thread(target=lambda: [cluster.servers[node].sql("START SLAVE SQL_THREAD") for node in "bc"])
+    waiting.start()
+    assert backed_up(filled, tmp_path).manifest.cells == 200
+    waiting.join()
+
+
+def test_a_body_that_is_rotten_on_a_minion_comes_from_the_master(filled: Datastore, cluster: TestCluster, tmp_path: Path) -> None:
+    good = logs(filled)
+    wait_until(lambda: all(cluster.servers[node].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(100,)] for node in "bc"), "both have it")
+    for node in "bc":
+        cluster.servers[node].sql("SET SESSION sql_log_bin = 0", "UPDATE trips_0001.cell SET body = X'02FFFF' WHERE added_id = 3")
+    with pytest.raises(DataDamaged):
+        decode_body(filled.engine.scan(1, 3, 1)[0].body)
+    backup = backed_up(filled, tmp_path)
+    assert verify([backup]) == []
+    [segment] = [each for each in backup.manifest.segments if each.shard == 1]
+    assert [cell for cells in read_segment(backup, segment) for cell in cells] == good[1]
+
+
+def test_cells_that_minions_have_lost_are_named(filled: Datastore, cluster: TestCluster, tmp_path: Path) -> None:
+    wait_until(lambda: all(cluster.servers[node].sql("SELECT SUM(next_added_id) FROM trips_meta.shard_counter") == [(100,)] for node in "bc"), "both have it")
+    for node in "bc":
+        cluster.servers[node].sql("SET SESSION sql_log_bin = 0", "DELETE FROM trips_0001.cell WHERE added_id BETWEEN 3 AND 7")
+    with pytest.raises(DataDamaged, match="shard 1 lacks cells 3 to 7"):
+        backed_up(filled, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -24,10 +25,13 @@ from bridge.gateway.topics import make_topic
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from store.backups.check import dictionaries_known, read_state, verify
 from store.backups.create import Source, create
-from store.backups.erasures import erased_since
-from store.backups.folder import DAY_US, MANIFEST, Backup, BackupFolder
-from store.backups.manifest import Reader
-from store.backups.restore import EPOCHS_LEFT_OUT, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
+from store.backups.erasures import to_erase, told_of
+from store.backups.folder import Backup, BackupFolder
+from store.backups.manifest import Reader, encode_manifest
+from store.backups.marker import MANIFEST
+from store.backups.prune import DAY_US, decide, remove
+from store.backups.register import Register
+from store.backups.restore import EPOCHS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
 from store.body_codec import decode_body, forget_dictionaries, is_erased
 from store.cells import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.datastore import Datastore
@@ -36,6 +40,7 @@ from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
 from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
+from store.engines.state_limits import REVISIONS_SKIPPED
 from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
 from store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
 from store.indexes.catalog import BUILDING
@@ -74,6 +79,10 @@ def restored_into(directory: Path, folder: BackupFolder, backup: Backup, new_ids
     with SqliteTarget(directory / "trips", "trips", SHARDS) as target:
         restore(made, target)
     return Datastore.open_embedded(directory, "trips", SHARDS)
+
+
+def to_be_erased(folder: BackupFolder, backup: Backup) -> dict[int, list[bytes]]:
+    return to_erase(folder.chain(backup), read_state(backup), told_of(Register(folder.path), backup, folder.later(backup)))
 
 
 def logs(store: Datastore) -> dict[int, list[StoredCell]]:
@@ -129,7 +138,7 @@ def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(sou
         for shard, end in ends(source).items():
             assert store.engine.leader_epochs(shard) == [(0, 0), (7 + EPOCHS_LEFT_OUT, end)]
         assert {head.leader_epoch for head in store.heads().values()} == {7 + EPOCHS_LEFT_OUT}
-        assert (store.state.commit({"x/y": b""}) or 0) > last + REVISIONS_LEFT_OUT
+        assert (store.state.commit({"x/y": b""}) or 0) > last + REVISIONS_SKIPPED
         # Backed up once more and restored: the epochs go on rising.
         again = backed_up(store, BackupFolder(tmp_path / "again"))
         with restored_into(tmp_path / "twice", BackupFolder(tmp_path / "again"), again) as twice:
@@ -230,14 +239,17 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
     later = backed_up(source, folder, old)
     newest = backed_up(source, folder)
     wanted = {0: [second.bytes]}
+    assert to_be_erased(folder, old) == wanted
+    assert to_be_erased(folder, later) == to_be_erased(folder, newest) == {}
     with dictionaries_known([old]):
-        assert erased_since([old], folder.look()[0]) == wanted
-        # A backup of an older program does not list its erasures: they are read from its cells.
-        unlisted = Backup(old.path, msgspec.structs.replace(old.manifest, erasures=None), old.sha256)
-        assert erased_since([unlisted], [later]) == wanted
+        # A backup of an older program does not list its erasures: they are read from its cells. Nor has it a register.
+        unlisted = Backup(old.path, msgspec.structs.replace(old.manifest, erasures=None, register=None), old.sha256)
+        without = Backup(later.path, msgspec.structs.replace(later.manifest, register=None), later.sha256)
+        none = Register(folder.path / "none")
+        assert to_erase([unlisted], [], told_of(none, unlisted, [without])) == wanted
         # Nor is it asked what another datastore knows.
-        assert erased_since([old], [Backup(later.path, msgspec.structs.replace(later.manifest, datastore="rides"), later.sha256)]) == {}
-        assert erased_since(folder.chain(later), folder.look()[0]) == erased_since([newest], folder.look()[0]) == {}
+        others = Backup(later.path, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256)
+        assert to_erase([unlisted], [], told_of(none, unlisted, [others])) == {}
     end = old.manifest.logs[0].watermark
     state = restored(read_state(old), NOW_US, [second.bytes])
     made = plan([old], state, [], {0: end + beyond} if beyond else {}, NOW_US, "a test", wanted)
@@ -263,13 +275,12 @@ def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_
     def with_mark() -> set[str]:
         return {path.parent.name for path in folder.path.rglob("*") if path.is_file() and stored.body in path.read_bytes()}
 
-    old = backed_up(source, folder)
+    old = aged(backed_up(source, folder), 31)
     source.erase_row(row)
-    on_old = backed_up(source, folder, old)
+    backed_up(source, folder, old)
     assert with_mark() == {old.name}
-    new = backed_up(source, folder)
-    for backup in reversed(folder.expired([_aged(old, 31), _aged(on_old, 2), _aged(new, 1)], 30, NOW_US)):
-        folder.remove(backup)
+    new = aged(backed_up(source, folder), 1)
+    remove(folder, decide(folder, 30, NOW_US).goes)
     assert [backup.name for backup in folder.look()[0]] == [new.name]
     assert with_mark() == set()
 
@@ -290,7 +301,7 @@ def test_an_increment_on_another_log_is_refused(source: Datastore, folder: Backu
 def test_a_chain_that_lacks_a_backup_is_no_backup(source: Datastore, folder: BackupFolder) -> None:
     full = backed_up(source, folder)
     increment = backed_up(source, folder, full)
-    folder.remove(full)
+    shutil.rmtree(full.path)
     with pytest.raises(DataDamaged, match=f"stands on {full.name}, which is not in"):
         folder.chain(increment)
 
@@ -335,16 +346,18 @@ def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(so
 
 
 def test_a_format_of_a_newer_program_is_refused(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.backups.create.FORMAT_VERSION", 2)
-    with pytest.raises(ProtectData, match="of format 2"):
+    monkeypatch.setattr("store.backups.create.FORMATS", (1, 2, 3))
+    with pytest.raises(ProtectData, match="of format 3"):
         backed_up(source, folder)
-    assert "of format 2" in folder.look()[1][0].reason
+    assert "of format 3" in folder.look()[1][0].reason
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failpoint", ["backup.after_state", "backup.after_heads", "backup.after_log", "backup.before_manifest", "backup.after_manifest"])
+@pytest.mark.parametrize(
+    "failpoint", ["backup.after_marker", "backup.after_state", "backup.after_heads", "backup.after_log", "backup.before_manifest", "backup.after_manifest"]
+)
 def test_a_backup_that_is_killed_is_none_and_the_next_one_removes_it(source: Datastore, folder: BackupFolder, failpoint: str) -> None:
     set_failpoint(failpoint, "raise")
     with pytest.raises(FailpointReached):
@@ -489,20 +502,27 @@ def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_
 
 
 def test_what_is_older_than_the_declared_time_goes_with_all_that_stands_on_it(source: Datastore, folder: BackupFolder) -> None:
-    old = backed_up(source, folder)
-    on_old = backed_up(source, folder, old)
-    new = backed_up(source, folder)
-    found = [_aged(old, 40), _aged(on_old, 2), _aged(new, 1)]
-    assert [backup.name for backup in folder.expired(found, 30, NOW_US)] == [old.name, on_old.name]
-    assert folder.expired(found, 50, NOW_US) == []
+    old = aged(backed_up(source, folder), 40)
+    on_old = aged(backed_up(source, folder, old), 2)
     with pytest.raises(ProtectData, match="Take a full one first"):
-        folder.expired(found[:2], 30, NOW_US)
+        decide(folder, 30, NOW_US)
+    new = aged(backed_up(source, folder), 1)
+    assert names(folder, 30) == [on_old.name, old.name]
+    assert names(folder, 50) == []
+    aged(new, 34)
     with pytest.raises(ProtectData, match="Take a full one first"):
-        folder.expired([_aged(old, 40), _aged(new, 35)], 30, NOW_US)
+        decide(folder, 30, NOW_US)
 
 
-def _aged(backup: Backup, days: int) -> Backup:
-    return Backup(backup.path, msgspec.structs.replace(backup.manifest, created_at_us=NOW_US - days * DAY_US), backup.sha256)
+def names(folder: BackupFolder, keep_days: float) -> list[str]:
+    return [each.marker.name for each in decide(folder, keep_days, NOW_US).goes]
+
+
+def aged(backup: Backup, days: int) -> Backup:
+    """As if it had been taken so many days before ``NOW_US``, by the clock."""
+    manifest = msgspec.structs.replace(backup.manifest, created_at_us=NOW_US - days * DAY_US)
+    (backup.path / MANIFEST).write_bytes(encode_manifest(manifest))
+    return BackupFolder(backup.path.parent).get(backup.name)
 
 
 def test_one_at_a_time_makes_backups_in_a_folder(source: Datastore, folder: BackupFolder) -> None:

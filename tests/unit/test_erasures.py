@@ -123,9 +123,9 @@ def test_a_note_that_was_written_anew_is_not_taken_away_by_who_wrote_the_one_bef
     first = notes.begin(ROW)
     second = notes.begin(ROW)
     notes.failed(ROW, first, ValueError("late"))
-    notes.end(ROW, first)
+    notes.end(ROW, first, 6)
     assert [note.error for note in notes.all()] == [""]
-    notes.end(ROW, second)
+    notes.end(ROW, second, 6)
     assert notes.all() == []
 
 

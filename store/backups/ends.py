@@ -1,0 +1,56 @@
+"""Up to which id a backup takes each log: every cell that was acknowledged when the backup began is
+below it.
+
+Acknowledged cells lie below the master's next ids, but a backup reads only what the watermark
+shows, which minions raise. So it waits until the watermark has passed the next ids that the masters
+told first. A promotion meanwhile may discard ids that were never acknowledged: then the new
+master's word counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from store.engines.contract import Engine, Head
+from store.errors import StorageUnavailable
+from store.limits import ADDED_ID_MAX
+
+WAIT_S: Final = 30.0
+"""How long the watermark may take to pass what was acknowledged, in seconds: longer than a
+promotion, and than a minion that lags under load."""
+
+_LOOK_EVERY_S: Final = 0.05
+_NAMED_MAX: Final = 10
+
+
+def acknowledged_heads(engine: Engine) -> dict[int, Head]:
+    """Heads whose watermarks have passed all that was acknowledged before the call. Raises
+    StorageUnavailable, with the shards and ids, when that takes longer than ``WAIT_S``."""
+    wanted: dict[int, tuple[int, int]] = {}
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        heads = engine.heads()
+        for shard, head in heads.items():
+            epoch, _ = wanted.get(shard, (None, 0))
+            if head.next_added_id != ADDED_ID_MAX and epoch != head.leader_epoch:
+                wanted[shard] = head.leader_epoch, head.next_added_id
+        behind = {shard: head for shard, head in heads.items() if shard not in wanted or head.watermark < wanted[shard][1]}
+        if not behind:
+            return heads
+        if time.monotonic() >= until_s:
+            raise StorageUnavailable(_why(behind, wanted))
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _why(behind: Mapping[int, Head], wanted: Mapping[int, tuple[int, int]]) -> str:
+    lines = [
+        f"shard {shard} from {head.watermark} to {wanted[shard][1] - 1}" if shard in wanted else f"shard {shard} from {head.watermark} on (no master answers)"
+        for shard, head in sorted(behind.items())
+    ]
+    more = f", and {len(lines) - _NAMED_MAX} more shards" if len(lines) > _NAMED_MAX else ""
+    return (
+        f"no backup taken: cells that are acknowledged were not on a minion within {WAIT_S:g} s: {'; '.join(lines[:_NAMED_MAX])}{more}. "
+        "See with `cellfeed cluster status` which node is away or behind, start it or bring it back with `cellfeed cluster rejoin`, and take the backup again"
+    )

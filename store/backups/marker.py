@@ -1,0 +1,100 @@
+"""What tells a backup's folder from everything else that may lie beside it: its name, and a marker
+in it that only this program writes.
+
+The marker is the first file of a backup and the last one that is removed. It names the backup, its
+datastore, its place in the order of the folder and a random identity, which the manifest repeats. A
+copy of it in another folder proves nothing: the names differ. A folder without a valid marker and
+without a valid manifest is somebody else's, and is never touched.
+
+Crash points: a kill between the folder and its marker leaves an empty folder, which nobody
+recognises; `rmdir` removes it. A kill between two files of a removal leaves the marker, so the next
+one ends it.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from store.backups.sealed import seal, unseal
+from store.backups.synced import sync_folder, write_synced
+from store.errors import CellfeedError
+
+MANIFEST: Final = "manifest.json"
+MARKER: Final = "cellfeed-backup"
+STATE: Final = "state"
+DICTIONARIES: Final = "dictionaries"
+
+_NAME: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")
+_OWN_FILE: Final = re.compile(
+    rf"{re.escape(MANIFEST)}|{MARKER}|{STATE}|{DICTIONARIES}|cells-\d{{4,}}|\.({re.escape(MANIFEST)}|{MARKER}|{DICTIONARIES})\.staged"
+)
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """``sequence``: the place in the order of the folder; 0 for a backup from before there was one."""
+
+    format_version: int
+    identity: str
+    name: str
+    datastore: str
+    shards: int
+    sequence: int
+    created_at_us: int
+
+
+def is_backup_folder(place: Path) -> bool:
+    """Whether a backup could be there: a real folder, no link, with a name as this program gives
+    them."""
+    try:
+        return _NAME.fullmatch(place.name) is not None and stat.S_ISDIR(place.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def write_marker(place: Path, marker: Marker) -> None:
+    """Puts it on disk, with its name."""
+    write_synced(place / MARKER, seal(marker))
+
+
+def read_marker(place: Path) -> Marker | None:
+    """The folder's marker; None where there is none that is its own."""
+    try:
+        path = place / MARKER
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return None
+        marker = unseal(path.read_bytes(), Marker, f"{place.name}/{MARKER}")
+    except (OSError, CellfeedError):  # of a newer program too: what this one cannot read it does not remove
+        return None
+    return marker if marker.name == place.name else None
+
+
+def foreign_entries(place: Path) -> list[str]:
+    """What lies in a backup's folder and is no file of a backup: it stays there when the backup is
+    removed."""
+    return sorted(each.name for each in place.iterdir() if not _is_own(each))
+
+
+def remove_files(place: Path, marker: Marker) -> None:
+    """Removes a backup that was recognised: its manifest first, so a half-removed one is no backup
+    any more, and the marker last. What this program did not write stays, and its folder with it."""
+    if read_marker(place) is None:
+        write_marker(place, marker)  # of a backup without one: a kill must not leave a rest that nobody recognises
+    (place / MANIFEST).unlink(missing_ok=True)
+    sync_folder(place)
+    for each in place.iterdir():
+        if _is_own(each) and each.name != MARKER:
+            each.unlink()
+    sync_folder(place)
+    (place / MARKER).unlink()
+    if not any(place.iterdir()):
+        place.rmdir()
+    sync_folder(place.parent)
+
+
+def _is_own(path: Path) -> bool:
+    return _OWN_FILE.fullmatch(path.name) is not None and stat.S_ISREG(path.lstat().st_mode)

@@ -1,0 +1,146 @@
+"""Which backups go, decided by one function for a dry run and for the real one.
+
+Only folders that were recognised are in a decision: by their marker, or, for backups of format 1,
+by a manifest that can be read. Of a datastore these go:
+
+    unfinished   it has the marker and no manifest: a backup that was killed
+    expired      a full backup from before the declared time, with all increments that stand on it
+    damaged      it cannot be restored, and is from before the declared time
+
+A damaged backup counts as none. So nothing that is expired or damaged goes unless a whole backup
+stays that is newer than all of it: its chain is complete and every file has its length and SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from store.backups.check import check_files
+from store.backups.folder import Backup, BackupFolder, Unreadable, marker_of, standing_on
+from store.backups.marker import Marker, foreign_entries, remove_files
+from store.errors import InvalidRequest, ProtectData, StorageUnavailable
+
+DAY_US: Final = 86_400 * 1_000_000
+
+
+class Removal(NamedTuple):
+    """A backup that goes. ``stays``: what lies in its folder and is no file of a backup."""
+
+    marker: Marker
+    why: str
+    stays: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.marker.name} ({self.why})" + (f", but for {', '.join(self.stays)}, which no backup wrote" if self.stays else "")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``goes``: in the order of removal; ``stays``: whole backups; ``damaged``: by name, with the
+    reason, those that stay although they are none."""
+
+    goes: list[Removal] = field(default_factory=list)
+    stays: list[Backup] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+def unfinished(folder: BackupFolder, unreadable: Sequence[Unreadable], datastore: str | None = None) -> list[Removal]:
+    """What killed backups have left, of this datastore or of all; under
+    :meth:`BackupFolder.locked`, where none is under way."""
+    left = [each.marker for each in unreadable if each.marker is not None and not each.finished]
+    return [_removal(folder, marker, "not finished") for marker in left if datastore in (None, marker.datastore)]
+
+
+def decide(
+    folder: BackupFolder, keep_days: float, now_us: int, datastore: str | None = None, check: Callable[[list[Backup]], list[str]] = check_files
+) -> Decision:
+    """What a prune removes. ``datastore`` may be left out where the folder has backups of one
+    alone. Raises InvalidRequest where it has more; ProtectData where no whole newer backup would be
+    left. ``check``: what is wrong with the files of a chain."""
+    found, unreadable = folder.look()
+    named = {each.manifest.datastore for each in found} | {each.marker.datastore for each in unreadable if each.marker is not None}
+    if datastore is None and len(named) > 1:
+        raise InvalidRequest(f"{folder.path} has backups of datastores {', '.join(sorted(named))}: say of which with --datastore")
+    found = [each for each in found if datastore in (None, each.manifest.datastore)]
+    broken = {each.marker: each.reason for each in unreadable if each.finished and each.marker is not None and datastore in (None, each.marker.datastore)}
+    reasons = _damaged(found)
+    broken |= {marker_of(backup): reasons[backup.name] for backup in found if backup.name in reasons}
+    before_us = now_us - int(keep_days * DAY_US)
+    whole = [each for each in found if each.name not in reasons]
+    expired = [each for group in standing_on(whole) if group[0].manifest.created_at_us < before_us for each in group]
+    old_damaged = [marker for marker in broken if marker.created_at_us < before_us]
+    stays = [each for each in whole if each not in expired]
+    if expired or old_damaged:
+        newest = max([*(each.manifest.order for each in expired), *((each.sequence, each.created_at_us, each.name) for each in old_damaged)])
+        _refuse_unless_left(folder, [each for each in stays if each.manifest.order > newest], keep_days, check)
+    goes = unfinished(folder, unreadable, datastore)
+    goes += [_removal(folder, marker, "damaged") for marker in reversed(old_damaged)]
+    goes += [_removal(folder, marker_of(each), "expired") for each in reversed(expired)]
+    return Decision(goes, stays, {marker.name: reason for marker, reason in broken.items() if marker not in old_damaged})
+
+
+def remove(folder: BackupFolder, removals: list[Removal]) -> None:
+    """Does what was decided; under :meth:`BackupFolder.locked`, in which it was decided. Raises
+    StorageUnavailable."""
+    for each in removals:
+        try:
+            remove_files(folder.path / each.marker.name, each.marker)
+        except OSError as error:
+            raise StorageUnavailable(f"{folder.path / each.marker.name} is not removed, or in part: {error.strerror}: {error.filename}") from error
+
+
+def _removal(folder: BackupFolder, marker: Marker, why: str) -> Removal:
+    return Removal(marker, why, tuple(foreign_entries(folder.path / marker.name)))
+
+
+def _damaged(found: Sequence[Backup]) -> dict[str, str]:
+    """By name why a backup cannot be restored, as far as that can be told without reading files: what it stands on, and lengths."""
+    by_name = {each.name: each for each in found}
+    reasons: dict[str, str] = {}
+
+    def reason(backup: Backup) -> str:
+        if backup.name not in reasons:
+            reasons[backup.name] = _below(backup) or _lengths(backup)
+        return reasons[backup.name]
+
+    def _below(backup: Backup) -> str:
+        told = backup.manifest
+        if told.onto is None:
+            return ""
+        if (base := by_name.get(told.onto)) is None or base.sha256 != told.onto_sha256:
+            return f"it stands on {told.onto}, which {'cannot be read, or is missing' if base is None else 'is another one by now'}"
+        return reason(base)
+
+    return {each.name: why for each in found if (why := reason(each))}
+
+
+def _lengths(backup: Backup) -> str:
+    for file in backup.manifest.files:
+        size = _size(backup.path / file.name)
+        if size != file.bytes:
+            return f"{backup.name}/{file.name}: {'it is missing' if size is None else f'{size} bytes'}, {file.bytes} were written"
+    return ""
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _refuse_unless_left(folder: BackupFolder, newer: list[Backup], keep_days: float, check: Callable[[list[Backup]], list[str]]) -> None:
+    """Raises ProtectData unless one of these is whole."""
+    wrong = list[str]()
+    for backup in reversed(newer):
+        if not (found := check(folder.chain(backup))):
+            return
+        wrong += found[:1]
+    raise ProtectData(
+        f"nothing removed: no whole backup would be left that is newer than those from before {keep_days:g} days, with all that they stand on"
+        + (f" ({'; '.join(wrong)})" if wrong else "")
+        + f". Take a full one first: cellfeed backup create {folder.path}"
+    )

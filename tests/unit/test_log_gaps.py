@@ -1,0 +1,49 @@
+"""A log lacks a cell where an id is missing that no restore left out: a pure rule over the cells in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.cells import ERASED_JSON, RESTORED_COLUMN
+from store.log_gaps import GapCheck, named
+
+
+def note(lost_from: int, lost_to: int) -> bytes:
+    return json.dumps({"lost_from": lost_from, "lost_to": lost_to}).encode()
+
+
+def missing(cells: Iterable[tuple[int, str, bytes]], from_id: int, below_id: int) -> list[range]:
+    check = GapCheck(0, from_id)
+    for cell in cells:
+        check.add(*cell)
+    check.end(below_id)
+    return check.missing
+
+
+def test_ids_that_a_restore_left_out_are_not_missing() -> None:
+    assert missing([(0, "BASE", b"{}"), (50, RESTORED_COLUMN, note(1, 49)), (51, "BASE", b"{}")], 0, 52) == []
+    assert missing([(50, RESTORED_COLUMN, note(1, 49))], 20, 51) == [], "the log may start among them, after a trim"
+    assert missing([(50, RESTORED_COLUMN, ERASED_JSON)], 20, 51) == []
+
+
+@pytest.mark.parametrize("body", [note(3, 49), note(1, 48), b"{}", b'{"lost_from": "x", "lost_to": 49}', b"[]"])
+def test_a_cell_that_does_not_say_so_explains_nothing(body: bytes) -> None:
+    assert missing([(0, "BASE", b"{}"), (50, RESTORED_COLUMN, body)], 0, 51) == [range(1, 50)]
+    assert missing([(50, "BASE", note(0, 49))], 0, 51) == [range(50)]
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(0, 40))
+def test_exactly_what_is_not_there_is_missing(lost: set[int], start: int) -> None:
+    there = [number for number in range(start, 41) if number not in lost]
+    found = missing([(number, "BASE", b"{}") for number in there], start, 41)
+    assert {number for each in found for number in each} == {number for number in lost if number >= start}
+
+
+def test_shard_and_ranges_are_named() -> None:
+    assert named(3, [range(5, 10), range(20, 21)]) == "shard 3 lacks cells 5 to 9, 20 to 20"
+    assert named(3, [range(n, n + 1) for n in range(0, 24, 2)]).endswith(", and 2 more ranges")

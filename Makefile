@@ -10,7 +10,7 @@ FRAMES ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint grid bench faults fuzz services lock clean
+.PHONY: help setup demo test lint grid bench faults model fuzz services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,10 @@ bench: setup ## Measurements beside their peers (NAME=put_http for one; all with
 
 faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n or 1-20); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
+
+model: setup ## Every state of a model of clusters: the design, then each planted fault (docs/inside/cluster-model.md)
+	$(BIN)/python -m docs.inside.cluster_model --deep
+	$(BIN)/python -m docs.inside.cluster_model --plant all
 
 fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES=200000, SEED=n); one JSON verdict
 	$(BIN)/python -m tests.fuzz gateway $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))

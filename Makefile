@@ -17,7 +17,7 @@ LEAN    = -p no:schemathesis -p no:faker -p no:anyio
 ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast mutants lint grid bench faults faults-all fuzz services lock clean
+.PHONY: help setup demo test test-fast mutants lint grid bench faults faults-all model fuzz services lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,10 @@ faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill
 
 faults-all: setup ## Every kind of fault run with three seeds from the day's on (hours; SEED=n-m others): at least weekly, and a missing server fails
 	$(BIN)/python -m tests.faults --all $(if $(SEED),--seed $(SEED))
+
+model: setup ## Every state of a model of clusters: the design, then each planted fault (docs/inside/cluster-model.md)
+	$(BIN)/python -m docs.inside.cluster_model --deep
+	$(BIN)/python -m docs.inside.cluster_model --plant all
 
 fuzz: setup ## Malformed frames at a running gateway beside good clients (FRAMES=200000, SEED=n); one JSON verdict
 	$(BIN)/python -m tests.fuzz gateway $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))

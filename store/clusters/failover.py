@@ -193,8 +193,8 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
                 _hand_over(cluster, role, candidates, to)
             elif was_open and not role.semi_sync:
                 raise StorageUnavailable(
-                    f"cluster {cluster.name}: nobody was promoted: {role.master} answers but could not be fenced, so it may acknowledge what no minion has; try "
-                    f"again, or continue without what only it has: cellfeed cluster promote {cluster.name} --give-up {role.master}"
+                    f"cluster {cluster.name}: nobody was promoted: {role.master} answers but could not be fenced, so it may acknowledge what no minion has; "
+                    f"try again, or continue without what only it has: cellfeed cluster promote {cluster.name} --give-up {role.master}"
                 )
         positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
         failpoint("promote.after_collect")

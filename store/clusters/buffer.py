@@ -174,6 +174,9 @@ class BufferDrain:
                     removed += self._drain(table, owner, older_than_s)
                 except Unavailable as error:
                     _log.info("what %s buffers for %s waits: %s", where, owner, error)
+                except CellfeedError as error:
+                    # The others are drained all the same.
+                    _log.error("what %s buffers for %s cannot be drained: %s", where, owner, error)
         return removed
 
     def forget_row(self, row_key: bytes) -> None:

@@ -198,8 +198,14 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
     done.fenced = _fence(quick, role)
     failpoint("promote.after_fence")
     try:
-        if done.fenced and role.master not in give_up:
-            _hand_over(cluster, role, candidates, to)
+        if role.master not in give_up:
+            if done.fenced:
+                _hand_over(cluster, role, candidates, to)
+            elif was_open and not role.semi_sync:
+                raise StorageUnavailable(
+                    f"cluster {cluster.name}: nobody was promoted: {role.master} answers but could not be fenced, so it may acknowledge what no minion has; "
+                    f"try again, or continue without what only it has: cellfeed cluster promote {cluster.name} --give-up {role.master}"
+                )
         positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
         failpoint("promote.after_collect")
         heard = {name: told for name in candidates if (told := _told(cluster, name)) and told.epoch == role.epoch}
@@ -207,7 +213,7 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
         _check_left_out(cluster, role, candidates, heard, give_up)
         done.master = _chosen(cluster, {name: positions[name] for name in heard}, to)
     except CellfeedError:
-        _take_back(cluster, role, candidates, reopen=done.fenced and was_open)
+        _take_back(cluster, role, candidates, reopen=was_open)
         raise
     done.position = positions[done.master].text
     done.minions = [name for name in candidates if name != done.master]

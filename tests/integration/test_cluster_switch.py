@@ -15,7 +15,8 @@ from store.clusters import failover
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import follow_again
-from store.engines.mysql_replication import is_read_only, minion_status, position
+from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_replication import is_read_only, make_read_only, minion_status, position
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
@@ -119,6 +120,25 @@ def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(made: TestC
         assert is_read_only(made.admin.server("a"))
         with pytest.raises(ProtectData, match="never replicated"):
             follow_again(made.admin, "a")
+
+
+def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(made: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asynchronous, it may acknowledge cells all the while; semi-synchronous, a minion has whatever it acknowledges, and it is refused by its minions later."""
+    with closing(open_engine(made)) as engine:
+        put_until_stored(engine, cells(range(3)))
+
+        def fence_in_vain(server: MySqlServer) -> None:
+            make_read_only(server)
+            raise StorageUnavailable("no answer in time")
+
+        monkeypatch.setattr(failover, "make_read_only", fence_in_vain)
+        if made.admin.semi_sync:
+            assert not promote(made.admin, "b").fenced
+        else:
+            with pytest.raises(StorageUnavailable, match=r"a answers but could not be fenced.*--give-up a"):
+                promote(made.admin, "b")
+            is_as_it_was(made, engine, 10)
+            assert promote(made.admin, "b", give_up=["a"]).master == "b"
 
 
 def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(made: TestCluster, quick_handover: None) -> None:

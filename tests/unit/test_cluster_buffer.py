@@ -226,3 +226,16 @@ def test_a_copy_in_conflict_that_was_accepted_meanwhile_is_kept_for_a_person_to_
     assert len(table.rows) == left, "an acknowledged cell is not dropped"
     drain.drain_once(0)
     assert [(row.accepted, row.conflict is not None) for row in table.rows.values()] == [(True, True)] * left
+
+
+class Damaged(Table):
+    def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
+        raise DataDamaged("a copy does not decode")
+
+
+def test_a_table_that_is_damaged_keeps_no_other_from_being_drained() -> None:
+    damaged, well = Damaged(), Table()
+    for table in (damaged, well):
+        table.add("own", [OTHER])
+    assert BufferDrain({"x": damaged, "y": well}, lambda _: Conflicting(), lambda _: SHARD).drain_once(0) == 0  # type: ignore[arg-type, return-value]
+    assert (len(damaged.rows), len(well.rows)) == (1, 0)

@@ -162,6 +162,10 @@ class DictionaryTrainer:
         except NotWorthIt as reason:
             _log.info("column %r goes on without a dictionary: %s", name, reason)
             return
+        except Exception:
+            # A defect in one column is none of the others', and no reason to train it again and again.
+            _log.exception("column %r goes on without a dictionary: its training failed by a defect", name)
+            return
         _log.info("column %r: a body of %.0f bytes becomes %.0f", name, trained.bytes_before, trained.bytes_after)
         self._trained[name] = trained.dictionary
 

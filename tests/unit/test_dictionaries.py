@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -344,6 +344,40 @@ def test_of_two_processes_the_first_ones_turn_counts(training: Callable[[FakeSto
     wait_until(lambda: len(store.contents) == 2, "both are kept")
     wait_until(lambda: "BASE" in at_work._settled, "the column is settled")
     assert [turn.dictionary_id for turn in store.turns] == [SECOND.dictionary_id]
+
+
+def test_a_defect_in_one_column_keeps_no_other_one_from_a_dictionary(
+    training: Callable[[FakeStore], DictionaryTrainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = trainer.train
+
+    def fail_for_one(name: str, samples: Sequence[Sample]) -> object:
+        if name == "BROKEN":
+            raise ValueError("a defect")
+        return train(name, samples)
+
+    monkeypatch.setattr(trainer, "train", fail_for_one)
+    store = FakeStore()
+    at_work = training(store)
+    offer(at_work, rides(0, SAMPLES_WANTED, "BROKEN"))
+    wait_until(lambda: "BROKEN" in at_work._settled, "the column is settled")
+    offer(at_work, rides(0, SAMPLES_WANTED))
+    wait_until(lambda: bool(store.turns), "a dictionary in use")
+    assert [turn.column_name for turn in store.turns] == ["BASE"]
+    assert "a defect" in caplog.text
+
+
+def test_a_trainer_that_a_defect_of_the_store_ends_runs_again(training: Callable[[FakeStore], DictionaryTrainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, complete, calls = FakeStore(), FakeStore.complete, iter(range(100))
+
+    def fail_once(self: FakeStore) -> None:
+        if next(calls) == 0:
+            raise KeyError("a defect")
+        complete(self)
+
+    monkeypatch.setattr(FakeStore, "complete", fail_once)
+    offer(training(store), rides(0, SAMPLES_WANTED))
+    wait_until(lambda: bool(store.turns), "a dictionary in use")
 
 
 def test_columns_of_which_little_is_written_keep_no_other_one_out(training: Callable[[FakeStore], DictionaryTrainer]) -> None:

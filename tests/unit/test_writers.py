@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import cast
 from uuid import UUID
@@ -88,6 +89,17 @@ def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(writers: Wr
     stored, failed = writers.submit(CELLS).result(10)
     assert stored.outcome is Outcome.STORED
     assert failed.outcome is Outcome.UNKNOWN
+
+
+def test_a_thread_that_the_system_does_not_give_fails_definitely_and_is_asked_for_again(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StorageUnavailable, match="nothing written"):
+            writers.submit(CELLS)
+    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [Outcome.STORED] * 2
 
 
 def test_a_forked_child_is_refused_at_once(writers: Writers) -> None:

@@ -172,7 +172,7 @@ def _one_fault(kind: str, stage: Stage, feeder: Feeder, result: FaultRun) -> Non
 
 def _per_s(kind: str, scale: Scale) -> float:
     """Trips a second: there are some left for as long as the fault lasts."""
-    steps = {"trigger-joins": scale.joins, "trigger-rolling": HOSTS}.get(kind)
+    steps = {"trigger-joins": scale.joins, "trigger-rolling": HOSTS, "zookeeper-rollback": 2 * HOSTS}.get(kind)
     return min(scale.per_s, scale.trips / (steps * _STEP_S)) if steps else scale.per_s
 
 

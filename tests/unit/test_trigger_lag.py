@@ -14,6 +14,7 @@ import pytest
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.control import Control
+from bridge.triggers.foothold import Footholds
 from bridge.triggers.history import Operator
 from bridge.triggers.lag import GroupLag, LagReader
 from bridge.triggers.parked import ParkedCells
@@ -162,7 +163,7 @@ def test_what_is_kept_while_zookeeper_is_away_counts_as_soon_as_it_is_back(datas
     recorder = Recorder()
     with closing(open_coordination("zookeeper", datastore, tree)) as theirs, closing(open_coordination("zookeeper", datastore, tree)) as mine:
         with working(datastore, theirs, recorder):
-            wait_until(lambda: len(mine.owners(GROUP, "trips")) == 4, "it has the shards")
+            wait_until(lambda: len(Footholds(datastore.state, GROUP, "trips").kept()) == 4, "it has begun on the shards")
             tree.go_away()
             put(datastore, range(40))
             wait_until(lambda: len(recorder.cells) == 40, "work goes on")

@@ -19,7 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from crc32c import crc32c
+
 from store.body_codec import DEFAULT_CODEC, encode_cells
+from store.cell_checksum import pack_key
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
@@ -27,7 +30,7 @@ from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
-from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, row_of, stored_cell, stored_cells
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, stored_cell, stored_cells
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, sqlite_error
@@ -316,8 +319,11 @@ class _PutTransaction:
                 results.append(repeated(cells[before], results[before], cell))
             else:
                 counter = counters[shard]
-                rows.append(row_of(shard, StoredCell(counter.next_added_id, *cell.triple, counter.created_at_us, body)))
-                results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
+                added_id = counter.next_added_id
+                row_key, column, ref_key, at_us = cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us
+                crc = crc32c(pack_key(added_id, ref_key, at_us, row_key) + column.encode() + body)  # cell_checksum, written out
+                rows.append((position_of(shard, added_id), row_key, column, ref_key, at_us, body, crc))
+                results.append(PutResult(Outcome.STORED, shard, added_id))
                 counter.next_added_id += 1
         failpoint("sqlite.put.before_insert")
         self._connection.executemany(INSERT_CELL, rows)

@@ -75,17 +75,17 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA secure_delete=ON")  # what is erased or trimmed leaves no bytes in free space; puts free nothing
         connection.execute("PRAGMA cell_size_check=ON")  # damage in a page is noticed when the page is read
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise sqlite_error(path, "", error) from error
     return connection
 
 
-def sqlite_error(path: Path, what: str, error: sqlite3.Error) -> CellfeedError:
+def sqlite_error(path: Path, what: str, error: sqlite3.Error | UnicodeDecodeError) -> CellfeedError:
     """The error of ours for one of SQLite's, where nothing was written. ``what``: what that means for the caller, ``"nothing written: "``."""
     code = getattr(error, "sqlite_errorcode", None)
-    # Text that is not UTF-8 has no code of SQLite's: it comes of Python's own decoding.
-    damaged = code & 0xFF in _DAMAGED if code is not None else isinstance(error, sqlite3.OperationalError)
+    # Text that is not UTF-8 has no code of SQLite's: Python decodes it.
+    damaged = code & 0xFF in _DAMAGED if code is not None else isinstance(error, sqlite3.OperationalError | UnicodeDecodeError)
     if damaged:
         return DataDamaged(f"{path}: {what}the file is damaged: {error}. Restore it from a backup; do not repair it in place while anything runs")
     return StorageUnavailable(f"{path}: {what}{error}")
@@ -112,7 +112,7 @@ def write_transaction(connection: sqlite3.Connection, path: Path, check: Callabl
     except BaseException as error:
         with suppress(sqlite3.Error):  # tried again before the next transaction; without its commit nothing of this one counts
             connection.rollback()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
             raise sqlite_error(path, "nothing written: ", error) from error
         raise
     failpoint("sqlite.file.before_commit")
@@ -183,7 +183,7 @@ class SqliteFile:
             # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
             self._writer.execute("PRAGMA busy_timeout=0")
             _retry_busy(lambda: self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall(), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._writer.close()
             raise sqlite_error(path, "", error) from error
         # The read opened WAL and shared memory, which stay until the last connection is closed.
@@ -275,7 +275,7 @@ class SqliteFile:
             try:
                 self.look()
                 yield connection
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise sqlite_error(self.path, "read failed: ", error) from error
             finally:
                 self._give_back(connection)

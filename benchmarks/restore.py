@@ -23,7 +23,7 @@ from store.backups.restore import Target, plan
 from store.backups.restore import restore as restore_backup
 from store.clusters.restore import ClusterTarget
 from store.clusters.shard_map import even_map
-from store.engines.sqlite import CELLS_FILE
+from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
 from tests.services import local_mariadb
 
@@ -75,5 +75,5 @@ def _insert(source: Path, target: Path) -> None:
         rows = reading.execute("SELECT * FROM cell ORDER BY position")
         while piece := rows.fetchmany(5_000):
             writing.execute("BEGIN")
-            writing.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", piece)
+            writing.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?, ?)", piece)
             writing.execute("COMMIT")

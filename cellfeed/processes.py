@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ from cellfeed.config import (
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server
 from cellfeed.servers.life import run_in_place
+from store.background import SupervisedThread, when_changed
 from store.clusters.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.erasures import ErasureJob
@@ -54,6 +56,7 @@ def run_process(run_dir: Path, name: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     kinds = dict(process_names(config))
     directory.make()
+    when_changed(partial(directory.say_troubles, name))
     match kinds.get(name):
         case "worker":
             _run_worker(directory, config, next(each for each in config.workers if each.name == name), stop)
@@ -189,11 +192,12 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
 
     automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
     clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
-    threads = [threading.Thread(target=FailoverSupervisor(cluster).run, args=(stop,), name=f"failover-{cluster.name}") for cluster in clusters]
+    threads = [SupervisedThread(f"failover-{cluster.name}", partial(FailoverSupervisor(cluster).run, stop)) for cluster in clusters]
     with moves_healed(config, stop):
         for thread in threads:
             thread.start()
         directory.say_ready(name, {})
+        stop.wait()
         for thread in threads:
             thread.join()
     for cluster in clusters:
@@ -222,7 +226,7 @@ def erasures_ended(datastore: Datastore, stop: threading.Event) -> AbstractConte
 @contextmanager
 def _beside(name: str, run: Callable[[threading.Event], None], stop: threading.Event) -> Iterator[None]:
     """A thread that runs until ``stop`` is set, by somebody or by the end of the context."""
-    thread = threading.Thread(target=run, args=(stop,), name=name)
+    thread = SupervisedThread(name, partial(run, stop))
     thread.start()
     try:
         yield

@@ -4,6 +4,7 @@ config.yaml       the configuration in force
 processes.json    [{"name", "kind", "pid", "ports", "log"}], replaced as a whole at every change
 ready/NAME.json   written by a process when it serves: its pid, when it began, its ports
 missing/NAME      why a server that is to run could not be started yet
+troubles/NAME.json  written by a process when one of its loops dies: its pid, and the loops
 logs/NAME.log     what it prints
 supervisor.lock   held by the running ``cellfeed up``
 """
@@ -14,7 +15,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from typing import Final
 import msgspec
 import psutil
 
+from store.background import LoopTrouble
 from store.errors import InvalidRequest, NotFound
 
 STOP_TIMEOUT_S: Final = 40.0
@@ -47,6 +49,13 @@ class Ready(msgspec.Struct, frozen=True):
     ports: dict[str, int]
 
 
+class Troubles(msgspec.Struct, frozen=True):
+    """What a process says of its loops."""
+
+    pid: int
+    loops: list[LoopTrouble]
+
+
 class RunDir:
     """See the module."""
 
@@ -56,7 +65,7 @@ class RunDir:
         self._processes = self.path / "processes.json"
 
     def make(self) -> None:
-        for folder in (self.path, self.path / "ready", self.path / "missing", self.path / "logs"):
+        for folder in (self.path, self.path / "ready", self.path / "missing", self.path / "troubles", self.path / "logs"):
             folder.mkdir(parents=True, exist_ok=True)
 
     def inside(self, directory: str) -> Path:
@@ -117,6 +126,21 @@ class RunDir:
 
     def _missing(self, name: str) -> Path:
         return self.path / "missing" / name
+
+    # --- loops that died ---------------------------------------------------------------------------------------------------
+
+    def say_troubles(self, name: str, loops: Sequence[LoopTrouble]) -> None:
+        """Called by a process when one of its loops dies, or a dead one is closed."""
+        _replace(self.path / "troubles" / f"{name}.json", msgspec.json.encode(Troubles(os.getpid(), list(loops))))
+
+    def troubles(self, name: str) -> list[str]:
+        """Loops of the running process of that name that are dead, or died a short while ago. What a process before it said counts no more."""
+        try:
+            said = msgspec.json.decode((self.path / "troubles" / f"{name}.json").read_bytes(), type=Troubles)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return []
+        process, now_s = self._running(name), time.monotonic()
+        return [str(each) for each in said.loops if not each.is_over(now_s)] if process is not None and process.pid == said.pid else []
 
     # --- ready files -------------------------------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.dictionaries.recovery import Place
 from store.engines.contract import Replica
+from store.engines.instance_lock import SharedLock
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_migrations import Layout, check_schema
-from store.engines.sqlite import CELLS_FILE, prepare_file
 from store.engines.sqlite_dictionaries import SqliteDictionaries
-from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_open import CELLS_FILE, open_cells
 from store.engines.sqlite_restore import SqliteTarget
 from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
 
@@ -144,9 +144,10 @@ def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Pl
     silent: dict[str, str] = {}
     with ExitStack() as opened:
         if not config.datastore.clusters:
-            file = SqliteFile(directory / config.datastore.directory / config.datastore.name / CELLS_FILE)
+            place = directory / config.datastore.directory / config.datastore.name
+            opened.callback(SharedLock(place).close)
+            file = open_cells(place, config.datastore.name, config.datastore.shards)
             opened.callback(file.close)
-            prepare_file(file, config.datastore.name, config.datastore.shards)
             places.append(Place("", CELLS_FILE, SqliteDictionaries(file)))
         for cluster in config.datastore.clusters:
             servers = cluster_servers(config, cluster.name)

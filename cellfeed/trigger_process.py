@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from cellfeed.config import TriggersConfig, load_config
 from cellfeed.processes import run_triggers
 from cellfeed.run_dir import RunDir
+from store.background import SupervisedThread
 from store.errors import CellfeedError
 
 
@@ -38,7 +40,7 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    threading.Thread(target=_end_with_parent, args=(stop,), name="parent", daemon=True).start()
+    SupervisedThread("parent", partial(_end_with_parent, stop)).start()
 
     def ready() -> None:
         with suppress(OSError):  # who started it has ended: the worker is about to be told so

@@ -177,7 +177,7 @@ def decode_body(stored: bytes) -> bytes:
             return json_body.canonical(msgpack.unpackb(_inflate(stored[1:]), strict_map_key=True))
         if stored == ERASED_BODY:
             return ERASED_JSON
-    except CellfeedError:
+    except (CellfeedError, MemoryError):
         raise
     except Exception as error:
         raise DataDamaged(f"a stored body of {len(stored)} bytes does not decode: {type(error).__name__}: {error}") from error

@@ -53,6 +53,10 @@ class Triple(NamedTuple):
     ref_key: int
 
 
+RESTORED_COLUMN: Final = "RESTORED"
+"""The column of the cell behind ids that a restore left out (E23)."""
+
+
 class StoredCell(NamedTuple):
     """One entry of a shard's log. ``body`` is encoded (:mod:`store.body_codec`); ``created_at_us`` is microseconds since 1970 UTC."""
 

@@ -7,8 +7,7 @@ idempotent, so it is tried again until its deadline whatever went wrong; see :mo
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -16,10 +15,11 @@ import msgspec
 
 from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
+from store.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
 from store.client_attempts import Attempts
 from store.datastore import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
 from store.engines.contract import Head, Replica
-from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, error_from_code
+from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
 from store.http_messages import (
     JSON,
     CellMessage,
@@ -33,26 +33,24 @@ from store.http_messages import (
     RowsMessage,
     ShardCellsMessage,
     ShardsCellsMessage,
-    cell_of,
     head_of,
-    index_page_of,
-    shard_cells_of,
 )
 from store.indexes.definition import check_index_name
 from store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from store.limits import PUT_TIMEOUT_S
 from store.put_batches import put_in_batches
-from store.sharding import check_shard, row_key_text, shard_of
+from store.sharding import check_shard, row_key_text, shard_of, shards_of
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
 """The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``, and there is time to ask another one."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 _name_json: Final = msgspec.json.encode
 
 
 class Client:
-    """:class:`store.api.CellStore` over HTTP. Any number of threads may call it; it makes no threads of its own.
+    """:class:`store.api.CellStore` over HTTP. Any number of threads may call it, and both sides of a ``fork()``; it makes no threads of its own.
 
     ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of each call, retries included; a put of more than
     ``BATCH_CELLS_MAX`` cells is several requests with a deadline each (see :mod:`store.put_batches`).
@@ -68,7 +66,7 @@ class Client:
         self._base = f"/v1/{quote(self._name)}"
         self._attempts = Attempts(given, timeout_s)
         self._shards: int | None = None
-        self._closed = threading.Event()
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -83,9 +81,11 @@ class Client:
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     def put_cell(self, row_key: RowKey, column_key: str, ref_key: int, body: Mapping[str, Any]) -> PutResult:
-        content = _put_json(new_cell(row_key, column_key, ref_key, body))
+        content = _put_json(cell := new_cell(row_key, column_key, ref_key, body))
         answer = self._call("POST", "/cell", content, self._attempts.deadline(), writes=True)
-        return _result(_decoded(answer, PutResultMessage, OutcomeUnknown)).or_raise()
+        result = _result(_decoded(answer, PutResultMessage, OutcomeUnknown))
+        self._check_shards([cell], [result])
+        return result.or_raise()
 
     def put_cells(self, cells: Iterable[CellToPut | tuple[RowKey, str, int, Mapping[str, Any]]]) -> list[PutResult]:
         checked = [self._checked(item) for item in cells]
@@ -115,48 +115,62 @@ class Client:
         answer = _decoded(self._call("POST", "/cells", content, deadline, writes=True), PutResultsMessage, OutcomeUnknown)
         if len(answer.results) != len(batch):
             raise OutcomeUnknown(f"a worker answered {len(answer.results)} results to a put of {len(batch)} cells")
-        return [_result(result) for result in answer.results]
+        results = [_result(result) for result in answer.results]
+        self._check_shards(batch, results)
+        return results
+
+    def _check_shards(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
+        """Raises OutcomeUnknown for results of other cells, as far as their shards tell; before the datastore's shards are known, nothing does."""
+        if self._shards is None:
+            return
+        for shard, result in zip(shards_of([cell.row_key for cell in cells], self._shards), results, strict=True):
+            if result.shard not in (None, shard):
+                raise OutcomeUnknown(f"a worker answered a put to shard {shard} with a result of shard {result.shard}; put the same cells again to learn more")
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:
         answer = self._call("DELETE", f"/rows/{_key_text(row_key)}", b"", self._attempts.deadline(), writes=True)
         erased = _decoded(answer, ErasedRowMessage, OutcomeUnknown)
+        if erased.row_key.bytes != check_row_key(row_key):
+            raise OutcomeUnknown(f"a worker answered an erasure of row {_key_text(row_key)} with one of row {erased.row_key}; erase it again to know")
         return ErasedRow(erased.shard, erased.added_id, erased.cells, erased.kept)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def get_cell(self, row_key: RowKey, column_key: str, ref_key: int, *, read_from: ReadFrom = "master") -> Cell | None:
-        return self._cell("/cell", {**_key(row_key, column_key), "ref_key": check_ref_key(ref_key), **_from(read_from)})
+        return self._cell("/cell", Asked(check_row_key(row_key), check_column_name(column_key), check_ref_key(ref_key)), read_from)
 
     def get_cell_latest(self, row_key: RowKey, column_key: str, *, read_from: ReadFrom = "master") -> Cell | None:
-        return self._cell("/latest", {**_key(row_key, column_key), **_from(read_from)})
+        return self._cell("/latest", Asked(check_row_key(row_key), check_column_name(column_key), None), read_from)
 
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
-        return _row(self._get(f"/row?{urlencode({'row_key': _key_text(row_key), **_from(read_from)})}", RowMessage))
+        key = check_row_key(row_key)
+        route = f"/row?{urlencode({'row_key': _key_text(key), **_from(read_from)})}"
+        return self._get(route, RowMessage, lambda message: row_asked(message, key))
 
     def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(triples)
-        keys = [{**_key(row_key, column), "ref_key": check_ref_key(ref_key)} for row_key, column, ref_key in triples]
-        return _cells(self._post("/cells/get", {"keys": keys, **_from(read_from)}, CellsMessage))
+        asked = [Asked(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
+        return self._cells("/cells/get", asked, read_from)
 
     def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(keys)
-        wanted = [_key(row_key, column) for row_key, column in keys]
-        return _cells(self._post("/cells/latest", {"keys": wanted, **_from(read_from)}, CellsMessage))
+        return self._cells("/cells/latest", [Asked(check_row_key(row_key), check_column_name(column), None) for row_key, column in keys], read_from)
 
     def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
         check_key_count(row_keys)
-        wanted = [_key_text(key) for key in row_keys]
-        return [_row(row) for row in self._post("/rows", {"row_keys": wanted, **_from(read_from)}, RowsMessage).rows]
+        keys = [check_row_key(key) for key in row_keys]
+        wanted = {"row_keys": [_key_text(key) for key in keys], **_from(read_from)}
+        return self._post("/rows", wanted, RowsMessage, lambda message: rows_asked(message, keys))
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         check_shard(shard_no, self.shards)
         asked = urlencode({"location": _location_text(location), "limit": check_scan_limit(limit)})
-        return shard_cells_of(self._get(f"/shards/{shard_no}/cells?{asked}", ShardCellsMessage))
+        return self._get(f"/shards/{shard_no}/cells?{asked}", ShardCellsMessage, lambda message: piece_asked(message, shard_no, location, limit))
 
     def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
         wanted = [{"shard": check_shard(shard, self.shards), "location": _location_text(location)} for shard, location in locations.items()]
-        answer = self._post("/shards/cells", {"locations": wanted, "limit": check_scan_limit(limit)}, ShardsCellsMessage)
-        return {piece.shard: shard_cells_of(piece) for piece in answer.shards}
+        asked = {"locations": wanted, "limit": check_scan_limit(limit)}
+        return self._post("/shards/cells", asked, ShardsCellsMessage, lambda message: pieces_asked(message, locations, limit))
 
     def heads(self) -> dict[int, Head]:
         return {shard: head_of(head) for shard, head in enumerate(self._heads().heads)}
@@ -171,7 +185,7 @@ class Client:
         asked: dict[str, Any] = {**how, "wait_for": list(check_wait_for(how.get("wait_for"), self.shards).items()) if how.get("wait_for") else []}
         asked |= {"shard_value": list(shard_value) if isinstance(shard_value, set) else shard_value, "where": list(where)}
         try:
-            return index_page_of(self._post(f"/indexes/{quote(check_index_name(name))}/query", asked, IndexPageMessage))
+            return self._post(f"/indexes/{quote(check_index_name(name))}/query", asked, IndexPageMessage, index_page_asked)
         except TypeError as error:
             raise InvalidRequest(f"a value of the query is of no type that JSON has: {error}") from None
 
@@ -179,7 +193,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the idle connections; later calls raise StorageUnavailable. Calls under way end as they would."""
-        self._closed.set()
+        self._closed = True
         self._attempts.close()
 
     def __enter__(self) -> Self:
@@ -191,24 +205,34 @@ class Client:
     # --- requests --------------------------------------------------------------------------------------------------------
 
     def _heads(self) -> HeadsMessage:
-        return self._get("/shards", HeadsMessage)
+        return self._get("/shards", HeadsMessage, lambda message: heads_asked(message, self._name, self._shards))
 
-    def _cell(self, route: str, key: Mapping[str, object]) -> Cell | None:
+    def _cell(self, route: str, asked: Asked, read_from: ReadFrom) -> Cell | None:
         try:
-            return cell_of(self._get(f"{route}?{urlencode(key)}", CellMessage))
+            return self._get(f"{route}?{urlencode({**_key(asked), **_from(read_from)})}", CellMessage, lambda message: cell_asked(message, asked))
         except NotFound as error:
             if error.code == NotFound.code:  # the datastore and the path were found; only the cell is not there
                 return None
             raise
 
-    def _get(self, route: str, kind: type[T]) -> T:
-        return _decoded(self._call("GET", route, b"", self._attempts.deadline(), writes=False), kind)
+    def _cells(self, route: str, asked: Sequence[Asked], read_from: ReadFrom) -> list[Cell | None]:
+        return self._post(route, {"keys": list(map(_key, asked)), **_from(read_from)}, CellsMessage, lambda message: cells_asked(message, asked))
 
-    def _post(self, route: str, message: object, kind: type[T]) -> T:
-        return _decoded(self._call("POST", route, msgspec.json.encode(message), self._attempts.deadline(), writes=False), kind)
+    def _get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> R:
+        return self._answered(_decoded(self._call("GET", route, b"", self._attempts.deadline(), writes=False), kind), answer)
+
+    def _post(self, route: str, message: object, kind: type[T], answer: Callable[[T], R]) -> R:
+        return self._answered(_decoded(self._call("POST", route, msgspec.json.encode(message), self._attempts.deadline(), writes=False), kind), answer)
+
+    def _answered(self, message: T, answer: Callable[[T], R]) -> R:
+        try:
+            return answer(message)
+        except WrongAnswer:
+            self._attempts.close()  # one of the connections kept is not in step with its worker
+            raise
 
     def _call(self, method: str, route: str, content: bytes, deadline: float, *, writes: bool) -> bytes:
-        if self._closed.is_set():
+        if self._closed:
             raise StorageUnavailable(f"the client of datastore {self._name} is closed")
         return self._attempts.call(method, self._base + route, content, JSON, deadline=deadline, writes=writes)
 
@@ -259,8 +283,9 @@ def _key_text(row_key: object) -> str:
     return row_key_text(check_row_key(row_key)).decode()
 
 
-def _key(row_key: object, column: object) -> dict[str, str | int]:
-    return {"row_key": _key_text(row_key), "column_name": check_column_name(column)}
+def _key(asked: Asked) -> dict[str, str | int]:
+    key: dict[str, str | int] = {"row_key": _key_text(asked.row_key), "column_name": asked.column_name}
+    return key if asked.ref_key is None else {**key, "ref_key": asked.ref_key}
 
 
 def _from(read_from: object) -> dict[str, str]:
@@ -272,11 +297,3 @@ def _from(read_from: object) -> dict[str, str]:
 def _location_text(location: Location) -> str:
     checked = check_location(location)
     return str(checked) if isinstance(checked, int) else checked.isoformat()
-
-
-def _cells(message: CellsMessage) -> list[Cell | None]:
-    return [cell_of(cell) if cell else None for cell in message.cells]
-
-
-def _row(message: RowMessage) -> dict[str, Cell]:
-    return {column: cell_of(cell) for column, cell in message.cells.items()}

@@ -6,8 +6,8 @@ attempt that was surely refused does not take that back: only an answer about th
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from store.client_transport import Answer, AttemptFailed, Worker
-from store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, error_from_code
+from store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
 from store.http_messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
@@ -33,15 +33,14 @@ class Attempts:
         self._workers = [Worker(url) for url in urls]
         self._timeout_s = timeout_s
         self._sleep = sleep
-        self._turn = random.randrange(len(self._workers))
-        self._lock = threading.Lock()
+        self._turns = itertools.count(random.randrange(len(self._workers)))
 
     def deadline(self) -> float:
         """The deadline (monotonic) of a call that begins now."""
         return time.monotonic() + self._timeout_s
 
     def call(self, method: str, target: str, content: bytes, media_type: str, *, deadline: float, writes: bool) -> bytes:
-        """The content of a 200. Raises the error that a worker answered; StorageUnavailable, or for writes OutcomeUnknown, at the deadline."""
+        """The content of a 200. Raises the error that a worker answered; StorageUnavailable, WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
         open_fate: Exception | None = None
         last: Exception | None = None
         for worker in self._in_turn(deadline):
@@ -70,6 +69,8 @@ class Attempts:
         what = "nothing written" if writes else "not read"
         if isinstance(last, CellfeedError):
             raise last
+        if isinstance(last, AttemptFailed) and last.wrong_answer:
+            raise WrongAnswer(f"{what} within {self._timeout_s} s: {last}") from last
         raise StorageUnavailable(f"{what} within {self._timeout_s} s: {last}") from last
 
     def pause(self, round_no: int, deadline: float) -> bool:
@@ -89,9 +90,7 @@ class Attempts:
         """Workers to try, one after another; those that failed lately come last. A pause after each round; ends at the deadline."""
         round_no = 0
         while True:
-            with self._lock:
-                self._turn = (self._turn + 1) % len(self._workers)
-                turn = self._turn
+            turn = next(self._turns) % len(self._workers)
             now = time.monotonic()
             turned = self._workers[turn:] + self._workers[:turn]
             for worker in sorted(turned, key=lambda worker: worker.trusted_again_at > now):

@@ -2,19 +2,25 @@
 
 A request has one absolute deadline; before each wait the socket is given what is left of it, so a peer that sends a byte now and then cannot
 stretch it. (A standard HTTP client counts its time-out from each byte anew.) httptools parses the answers.
+
+Every request carries a random number, which the worker repeats in its answer: an answer with another number is somebody else's. A worker of an earlier version
+repeats none. After a ``fork()`` the child makes connections of its own: on a shared one each side would read the other's answers.
 """
 
 from __future__ import annotations
 
+import random
 import socket
-import threading
 import time
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
 
+from store import forks
 from store.errors import InvalidRequest
+from store.http_messages import REQUEST_NUMBER
 
 _RECV_BYTES: Final = 1 << 16
 ANSWER_BYTES_MAX: Final = 256 << 20
@@ -22,6 +28,8 @@ ANSWER_BYTES_MAX: Final = 256 << 20
 
 CONNECTIONS_KEPT_MAX: Final = 64
 """Idle connections kept per worker: as many as callers are likely to wait at once."""
+
+_NUMBER_HEADER: Final = REQUEST_NUMBER.encode()
 
 IDLE_S_MAX: Final = 60.0
 """Idle connections older than this are not used again: the worker closes them after 75 s, and would race with a request."""
@@ -35,16 +43,17 @@ class Answer(NamedTuple):
 
 
 class AttemptFailed(Exception):
-    """One attempt came to no answer. ``definite``: the worker cannot have carried the request out."""
+    """One attempt came to no answer. ``definite``: the worker cannot have carried the request out. ``wrong_answer``: one came that is not this request's."""
 
-    def __init__(self, message: str, *, definite: bool, refused: bool = False) -> None:
+    def __init__(self, message: str, *, definite: bool, refused: bool = False, wrong_answer: bool = False) -> None:
         super().__init__(message)
         self.definite = definite
         self.refused = refused
+        self.wrong_answer = wrong_answer
 
 
 class Worker:
-    """One worker's address and the idle connections to it. Any number of threads may use it."""
+    """One worker's address and the idle connections to it. Any number of threads may use it, without a lock: a child may be forked while one is held."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -58,17 +67,17 @@ class Worker:
         self.name = f"{shown}:{self.port}"
         self.trusted_again_at = 0.0
         """Monotonic time until which this worker is tried last, because it refused a connection or said that it cannot."""
-        self._idle: list[_Connection] = []
-        self._lock = threading.Lock()
+        self._own: tuple[int, list[_Connection]] = forks.generation, []
 
     def request(self, method: str, target: str, content: bytes, media_type: str, deadline: float) -> Answer:
         """One attempt. Raises AttemptFailed, at ``deadline`` (monotonic) at the latest."""
         connection = self._take(deadline)
-        head = f"{method} {target} HTTP/1.1\r\nhost: {self.name}\r\naccept: application/json\r\n"
+        number = b"%016x" % random.getrandbits(64)
+        head = f"{method} {target} HTTP/1.1\r\nhost: {self.name}\r\naccept: application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n"
         if content:
             head += f"content-type: {media_type}\r\ncontent-length: {len(content)}\r\n"
         try:
-            answer = connection.exchange(head.encode("ascii") + b"\r\n" + content, deadline)
+            answer = connection.exchange(head.encode("ascii") + b"\r\n" + content, number, deadline)
         except BaseException:
             connection.close()
             raise
@@ -80,16 +89,27 @@ class Worker:
 
     def close(self) -> None:
         """Closes the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        idle = self._idle()
+        while idle:
+            with suppress(IndexError):  # another thread has taken the last one
+                idle.pop().close()
+
+    def _idle(self) -> list[_Connection]:
+        """The idle connections of this process. Those of its parent are closed on this side alone, unread, which the parent and the worker do not notice."""
+        generation, idle = self._own
+        if generation != forks.generation:
+            for connection in idle:
+                connection.close()
+            idle = []
+            self._own = forks.generation, idle
+        return idle
 
     def _take(self, deadline: float) -> _Connection:
+        idle = self._idle()
         while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
+            try:
+                connection = idle.pop()
+            except IndexError:
                 return _connect(self.host, self.port, self.name, deadline)
             if connection.still_open():
                 return connection
@@ -97,11 +117,11 @@ class Worker:
 
     def _give_back(self, connection: _Connection) -> None:
         connection.idle_since = time.monotonic()
-        with self._lock:
-            if len(self._idle) < CONNECTIONS_KEPT_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
+        idle = self._idle()
+        if len(idle) < CONNECTIONS_KEPT_MAX:
+            idle.append(connection)
+        else:
+            connection.close()
 
 
 def _connect(host: str, port: int, name: str, deadline: float) -> _Connection:
@@ -120,21 +140,23 @@ class _Connection:
         self.reusable = False
         self.idle_since = 0.0
 
-    def exchange(self, request: bytes, deadline: float) -> Answer:
-        """Sends a request and reads its answer."""
+    def exchange(self, request: bytes, number: bytes, deadline: float) -> Answer:
+        """Sends a request and reads the answer with its number."""
         self.reusable = False
+        answer = _Answering()
         try:
             self._send(request, deadline)
         except OSError as error:
             # The worker may have answered before it read everything (too large, closing); that answer says more than the broken pipe.
-            answer = _Answering()
             try:
                 self._read(answer, deadline)
             except AttemptFailed:
                 raise AttemptFailed(f"{self._name}: cut off while sending: {error}", definite=False) from None
-            return Answer(answer.status, bytes(answer.content))
-        answer = _Answering()
-        self._read(answer, deadline)
+            answer.keeps_alive = False
+        else:
+            self._read(answer, deadline)
+        if answer.number not in (None, number) or answer.more_came:
+            raise AttemptFailed(f"{self._name}: an answer came that is not one to this request", definite=False, wrong_answer=True)
         self.reusable = answer.keeps_alive
         return Answer(answer.status, bytes(answer.content))
 
@@ -185,6 +207,17 @@ class _Answering:
         self.status = 0
         self.complete = False
         self.keeps_alive = False
+        self.number: bytes | None = None
+        """Of the request that the worker answers; None when it does not say."""
+        self.more_came = False
+        """Whether another answer has begun behind this one: two processes use the connection, or its peer has lost count."""
+
+    def on_message_begin(self) -> None:
+        self.more_came = self.complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name == _NUMBER_HEADER:
+            self.number = value
 
     def on_body(self, piece: bytes) -> None:
         self.content += piece

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
 
+from store import forks
 from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from store.body_codec import DEFAULT_CODEC, decode_body, is_erased
 from store.cells import (
@@ -61,6 +62,7 @@ class Datastore:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._generation = forks.generation
         self._poker = Poker(engine.state)
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
@@ -81,6 +83,11 @@ class Datastore:
     @property
     def shards(self) -> int:
         return self.engine.shards
+
+    @property
+    def history_id(self) -> str:
+        """The identity of this history (:mod:`store.histories`): another one after every restore. Empty where the storage has none."""
+        return self.engine.history_id
 
     @property
     def state(self) -> StateTable:
@@ -262,7 +269,9 @@ class Datastore:
     # --- life ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what was submitted, then closes the storage."""
+        """Writes what was submitted, then closes the storage. In a forked child nothing is closed: all of it is the parent's."""
+        if self._generation != forks.generation:
+            return
         self._writers.close()
         if self._trainer is not None:
             self._trainer.close()

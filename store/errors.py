@@ -13,7 +13,9 @@
     ├── Unavailable               503  retriable
     │   ├── Overloaded            429  definite: a queue was full, nothing was written
     │   ├── StorageUnavailable    503  definite: failed before the commit began
-    │   │   └── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has moved, to another one
+    │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has moved, to another one
+    │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion left: it takes no writes
+    │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then OutcomeUnknown
     │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
     ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
     ├── StaleView                 409  index entries come of cells that were trimmed or erased meanwhile; definite: read the cells again
@@ -134,6 +136,19 @@ class ShardMoving(StorageUnavailable):
     """The shard was looked for on a cluster that it is leaving, or has left. In a moment it is found on the other one."""
 
     code = "shard_moving"
+
+
+class NoMinion(StorageUnavailable):
+    """A commit would have to wait for a minion, and the cluster's last one was given up."""
+
+    code = "no_minion"
+
+
+class WrongAnswer(Unavailable):
+    """A worker's answer is whole and is not one to the question: the connection was shared, or something in between mixed answers up."""
+
+    code = "wrong_answer"
+    http_status = 502
 
 
 class OutcomeUnknown(Unavailable):

@@ -23,6 +23,12 @@ JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 NDJSON: Final = "application/x-ndjson"
 
+REQUEST_NUMBER: Final = "cellfeed-request"
+"""A header that a client may send: the worker repeats it in the answer, and so the client knows that the answer is one to its request."""
+
+REQUEST_NUMBER_BYTES_MAX: Final = 64
+"""A longer one is not repeated."""
+
 RowKeyText = Annotated[str, msgspec.Meta(description="A UUID as text.", extra_json_schema={"format": "uuid"})]
 ColumnName = Annotated[str, msgspec.Meta(description=f"1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8 without control characters.")]
 RefKey = Annotated[int, msgspec.Meta(description=f"A signed 64-bit integer, {REF_KEY_MIN} to {REF_KEY_MAX}.", extra_json_schema={"format": "int64"})]

@@ -69,14 +69,21 @@ class PutAnswer:
 
     def open_gate(self) -> bool:
         """Lets those through who wait, once; whether there is one who has not come through yet."""
-        self._gate.release()
+        self._open()
         return self._waits
 
+    def _open(self) -> None:
+        try:  # noqa: SIM105 - suppress() would cost each put a third of a microsecond
+            self._gate.release()
+        except RuntimeError:
+            pass  # it is open: somebody else was faster
+
     def tell(self) -> None:
-        """Calls ``then``."""
-        if self._then is not None:
+        """Calls ``then``, once."""
+        then, self._then = self._then, None
+        if then is not None:
             try:
-                self._then(self)
+                then(self)
             except Exception:
                 _log.exception("a caller could not be told of its answer")
 
@@ -85,7 +92,7 @@ class PutAnswer:
         try:
             # Looked at again: from here on who answers sees that somebody waits, or this sees the answer.
             if not self._done and self._gate.acquire(timeout=timeout_s):
-                self._gate.release()
+                self._open()
         finally:
             self._waits = False
             if self._done:
@@ -105,6 +112,16 @@ def answer_all(answers: Sequence[PutAnswer], results: Sequence[PutResult], error
     # Not before all are settled: whoever is woken finds his own answer.
     row.extend(answers)
     wake_next(row)
+    for answer in answers:
+        answer.tell()
+
+
+def answer_rest(answers: Sequence[PutAnswer], error: BaseException) -> None:
+    """Ends what :func:`answer_all` was cut off in, or could not begin: calls without an answer get ``error``, and everybody who waits is woken."""
+    for answer in answers:
+        if not answer.done():
+            answer.settle((), error, deque())
+        answer.open_gate()
     for answer in answers:
         answer.tell()
 

@@ -22,8 +22,8 @@ class RepeatedWarning:
         self._told_s = float("-inf")
         self._passed_over = 0
 
-    def warn(self, message: str, *arguments: object) -> None:
-        """Writes the warning, or counts it."""
+    def warn(self, message: str, *arguments: object, exc_info: BaseException | None = None) -> None:
+        """Writes the warning, with the traceback of the error given, or counts it."""
         with self._lock:
             now_s = self._clock_s()
             if now_s - self._told_s < TOLD_EVERY_S:
@@ -32,4 +32,4 @@ class RepeatedWarning:
             passed_over, self._passed_over, self._told_s = self._passed_over, 0, now_s
         if passed_over:
             message, arguments = f"{message} (and %d times since it was told last)", (*arguments, passed_over)
-        self._log.warning(message, *arguments)
+        self._log.warning(message, *arguments, exc_info=exc_info)

@@ -6,16 +6,19 @@ receiver one polling interval, never a cell; a false one costs a look at the cou
 
 from __future__ import annotations
 
+import ipaddress
 import select
 import socket
 import threading
 import time
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from store import forks
+from store.background import SupervisedThread
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, Unavailable
 
@@ -34,7 +37,7 @@ _REFRESH_S: Final = 0.5
 
 class _Address(msgspec.Struct, frozen=True):
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     expires_at_us: int
 
 
@@ -97,46 +100,47 @@ class Poker:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._addresses: list[tuple[str, int]] = []
-        self._refresh_at_s = time.monotonic() + _REFRESH_S
+        self._refresh_at_s = 0.0
         self._lock = threading.Lock()
+        self._due = threading.Event()
         self._closed = False
-        self._refreshing: threading.Thread | None = None
+        self._generation = forks.generation
+        # On a thread of its own: the state may be on a node that hangs, and a poke stands between a commit and its acknowledgement.
+        self._refreshing = SupervisedThread("wakeup-addresses", self._refresh)
+        self._refreshing.start()
         self._refresh_soon()
 
     def poke(self) -> None:
         """Sends one datagram to every follower."""
         with self._lock:
             if time.monotonic() >= self._refresh_at_s:
-                self._refresh_at_s = time.monotonic() + _REFRESH_S
                 self._refresh_soon()
             for address in self._addresses:
-                try:
-                    self._socket.sendto(NEW_CELLS, address)
-                except OSError:
-                    continue  # a follower that just ended, or a full socket buffer: the follower's own polling finds the cells
+                _send(self._socket, NEW_CELLS, address)
 
     def close(self) -> None:
+        if self._generation != forks.generation:
+            return
         with self._lock:
             self._addresses = []
             self._closed = True
-            self._refresh_at_s = float("inf")
             self._socket.close()
-        if self._refreshing is not None:
-            self._refreshing.join()
+        self._due.set()
+        self._refreshing.join()
 
     def _refresh_soon(self) -> None:
-        # On a thread of its own: the state may be on a node that hangs, and a poke stands between a commit and its acknowledgement.
-        if self._refreshing is None or not self._refreshing.is_alive():
-            self._refreshing = threading.Thread(target=self._refresh, name="wakeup-addresses", daemon=True)
-            self._refreshing.start()
+        self._refresh_at_s = time.monotonic() + _REFRESH_S
+        self._due.set()
 
     def _refresh(self) -> None:
-        # When the state cannot be read just now, those known before are poked and the rest poll.
-        with suppress(CellfeedError):
-            addresses = _read_addresses(self._state)
-            with self._lock:
-                if not self._closed:
-                    self._addresses = addresses
+        while self._due.wait() and not self._closed:
+            self._due.clear()
+            # When the state cannot be read just now, those known before are poked and the rest poll.
+            with suppress(CellfeedError):
+                addresses = _read_addresses(self._state)
+                with self._lock:
+                    if not self._closed:
+                        self._addresses = addresses
 
 
 def poke_about(subject: str) -> bytes:
@@ -149,8 +153,13 @@ def poke_once(state: StateTable, what: bytes = NEW_CELLS) -> None:
     with suppress(CellfeedError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         for address in _read_addresses(state):
-            with suppress(OSError):
-                sock.sendto(what, address)
+            _send(sock, what, address)
+
+
+def _send(sock: socket.socket, what: bytes, address: tuple[str, int]) -> None:
+    # A follower that just ended, or a full socket buffer: the follower's own polling finds the cells.
+    with suppress(OSError):
+        sock.sendto(what, address)
 
 
 def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
@@ -158,8 +167,16 @@ def _read_addresses(state: StateTable) -> list[tuple[str, int]]:
     now_us = state.now_us()
     found = []
     for entry in state.list(_PREFIX):
-        with suppress(msgspec.DecodeError):  # ValidationError is one
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # ValidationError is a DecodeError
             address = msgspec.json.decode(entry.value, type=_Address)
-            if address.expires_at_us > now_us:
+            if address.expires_at_us > now_us and _is_loopback(address.host):
                 found.append((address.host, address.port))
     return found
+
+
+def _is_loopback(host: str) -> bool:
+    """Only such an address is sent to: a name would be looked up between a commit and its acknowledgement."""
+    try:
+        return ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from store import forks
 from store.cells import NewCell, Outcome, PutResult
 from store.engines.contract import Engine
-from store.errors import CellfeedError
+from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 from store.put_answers import PutAnswer, Then, answer_all
 from store.sharding import shards_of
 from store.writer import GroupCommitWriter, OnResults
@@ -28,6 +29,7 @@ class Writers:
     def __init__(self, engine: Engine, on_commit: Callable[[], None], on_results: OnResults | None = None) -> None:
         self._engine, self._on_commit, self._on_results = engine, on_commit, on_results
         self._lock = threading.Lock()
+        self._generation = forks.generation
         self._closed = False
         self._writers: dict[str, GroupCommitWriter] = {}
         self._one_group = self._is_one_group()
@@ -36,6 +38,8 @@ class Writers:
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
         """Queues one call's cells; see :meth:`GroupCommitWriter.submit`. With several groups an error of one is its cells' own, unless all have failed."""
+        if self._generation != forks.generation:
+            raise StorageUnavailable(f"datastore {self._engine.datastore} was opened before this process was forked; open it again in the child")
         if (now_s := time.monotonic()) - self._looked_at_s > _LOOK_S:
             self._one_group, self._looked_at_s = self._is_one_group(), now_s
         if self._one_group or not cells:
@@ -52,7 +56,9 @@ class Writers:
         return len({self._engine.commit_group(shard) for shard in range(self._engine.shards)}) == 1
 
     def close(self) -> None:
-        """Writes what is waiting, then ends the threads."""
+        """Writes what is waiting, then ends the threads. They are the parent's: in a forked child there is nothing to end."""
+        if self._generation != forks.generation:
+            return
         with self._lock:
             self._closed = True
             writers = list(self._writers.values())
@@ -84,7 +90,7 @@ class _Gathered:
         for writer, part in zip(writers, self._parts, strict=True):
             try:
                 writer.submit([self._cells[index] for index in part], lambda answer, part=part: self._finished(answer, part))  # type: ignore[misc]
-            except CellfeedError as error:
+            except Exception as error:  # an error of any kind: the other parts are on their way
                 self._done(part, error, [])
         return self._answer
 
@@ -107,13 +113,13 @@ class _Gathered:
             if self._left:
                 return
         if len(self._errors) == len(self._parts):
-            answer_all([self._answer], [], self._errors[0])
+            # A part whose outcome is unknown makes the call's unknown.
+            answer_all([self._answer], [], next((error for error in self._errors if not getattr(error, "definite", False)), self._errors[0]))
         else:
             answer_all([self._answer], [result for result in self._results if result is not None])
 
     @staticmethod
     def _failed(shard: int, error: BaseException) -> PutResult:
         if not isinstance(error, CellfeedError):
-            error = CellfeedError(f"{type(error).__name__} while the cells were written")
-            return PutResult(Outcome.UNKNOWN, shard, error=error)
+            error = OutcomeUnknown(f"{type(error).__name__} while the cells were written; put the same cells again to learn whether they were")
         return PutResult(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)

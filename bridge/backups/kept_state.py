@@ -10,6 +10,7 @@ Left out, because it speaks of processes, of storage or of work under way that a
     groups/           sessions, leases, the lead, assignments and claims of coordination in the store: their holders are gone
     gateways/groups/  which consumer groups have members just now
     wakeups/          addresses of processes
+    coordination/history/   which ZooKeeper the processes wrote to: a restored datastore believes the one that it finds
     trims/, index-unfit/    notes about entries of indexes, which are built anew
 
 **Indexes are built anew**, from the restored logs: a backup has no entries of them. Each one that had a version comes back as one version that is to be built,
@@ -30,7 +31,7 @@ from store.engines.contract import StateEntry
 from store.indexes.catalog import INDEXES, restored_index
 from store.indexes.version import index_group
 
-LEFT_OUT: Final = ("cluster/", "groups/", "gateways/groups/", "wakeups/", "trims/", "index-unfit/")
+LEFT_OUT: Final = ("cluster/", "groups/", "gateways/groups/", "wakeups/", "coordination/history/", "trims/", "index-unfit/")
 
 
 def belongs(entry: StateEntry) -> bool:

@@ -14,6 +14,8 @@
     C6  What ``commit_offsets`` returned from is durable and is what ``fetch_offsets`` gives. Groups do not see each other's offsets.
     C7  A name is one member's. Whoever joins under a name in use ends the earlier session, which can do nothing from then on: its ``renew`` is refused
         (StaleWriter), it neither leads nor claims. Epochs and tokens only rise and are never used twice.
+    C8  A coordination that goes back in time (a restored ZooKeeper) or is replaced by another one is noticed before anything is saved in it under a claim:
+        every session and claim of before is void then, and ``lineage`` is another one. No clock is compared with another process's clock.
 """
 
 from __future__ import annotations
@@ -45,13 +47,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a partition, until it is released or taken over. ``token`` is the fence that goes with everything saved under it."""
+    """The right to work on a partition, until it is released or taken over. ``token`` is the fence that goes with everything saved under it; it rises.
+    ``identity`` is random where the coordination could go back in time and give the same token out a second time."""
 
     group: str
     topic: str
     partition: int
     member: str
     token: int
+    identity: str = ""
 
 
 TopicPartition = tuple[str, int]
@@ -66,7 +70,12 @@ class Offsets(Protocol):
         ...
 
     def lineage(self, group: str) -> str:
-        """Names the memory that the group's offsets are in. It is another one when they were lost and begun anew, or are kept elsewhere."""
+        """Names the memory that the group's offsets are in. It is another one when they were lost, when the memory went back in time, or when they are kept
+        elsewhere. Raises Unavailable."""
+        ...
+
+    def why_changed(self) -> str | None:
+        """Why lineages are others than before, as far as this process knows."""
         ...
 
     def commit_offsets(

@@ -1,15 +1,19 @@
-"""Coordination in the store's own state table: leases by the storage's clock, claims and offsets by compare-and-set.
+"""Coordination in the store's own state table: leases that each process watches, claims and offsets by compare-and-set.
 
 Keys (names are percent-encoded, so a group may be called anything):
 
     groups/<group>/members/<member>             {}, or {"renews": epoch} behind an earlier session; the entry's version is the session's epoch
-    groups/<group>/leases/<member>              {"epoch", "expires_at_us"}
+    groups/<group>/leases/<member>              {"epoch", "expires_at_us", "ttl_us"}
     groups/<group>/leader                       {"member", "epoch"}: leads as long as that session lives
     groups/<group>/assignment                   {partition: member}
     groups/<group>/claims/<topic>/<partition>   {"member", "epoch"}; the entry's version is the claim's token
     offsets/<group>/<topic>/<partition>         {"offset", "leader_epoch", "metadata", "committed_at_us"}
 
 Versions are revisions of the whole table: they only rise and none is used twice, also not by an entry that is deleted and made anew.
+
+**No clock is trusted for long.** A lease ends when nobody has renewed it for its time-to-live, by the observer's own monotonic clock. The storage's clock says
+only how old a lease is that this process sees for the first time, see ``watched_leases.py``. So a clock that steps, is an hour ahead, or belongs to another
+master after a promotion, makes no lease last longer, and ends none that somebody watches. Claims are safe without any clock: each save compares their version.
 
 Crash points: every change is one commit of the state table, so there is no half of one, except a session's beginning, which is two: the member's entry (which
 ends an earlier session of that name), then its lease. Between them the member is as if it had died: a lease of the earlier session may stand until it runs out,
@@ -20,13 +24,15 @@ says that it is this one's, and not another process's, for nobody else has that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
+from bridge.coordination.watched_leases import Lease, WatchedLeases
 from store.engines.contract import StateEntry, StateTable
 from store.errors import StaleWriter
 
@@ -45,11 +51,6 @@ class _Member(msgspec.Struct, frozen=True, omit_defaults=True):
     renews: int | None = None
 
 
-class _Lease(msgspec.Struct, frozen=True):
-    epoch: int
-    expires_at_us: int
-
-
 class _Holder(msgspec.Struct, frozen=True):
     """Whose the lead or a claim is."""
 
@@ -58,12 +59,15 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class StoreCoordinator:
-    """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.StateTable`."""
+    """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.StateTable`. ``clock`` is this process's, in seconds, and never
+    steps."""
 
     keeps_in_store = True
 
-    def __init__(self, state: StateTable) -> None:
+    def __init__(self, state: StateTable, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = state
+        self._clock = clock
+        self._watched = WatchedLeases()
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -71,6 +75,9 @@ class StoreCoordinator:
     def lineage(self, group: str) -> str:
         del group  # whoever loses one group's offsets has lost the datastore
         return "store"
+
+    def why_changed(self) -> str | None:
+        return None
 
     # --- membership ------------------------------------------------------------------------------------------------------
 
@@ -231,28 +238,36 @@ class StoreCoordinator:
         return session
 
     def _write_lease(self, session: Session) -> bool:
-        lease = _Lease(session.epoch, self._state.now_us() + int(session.ttl_s * 1e6))
+        begun_s, ttl_us = self._clock(), int(session.ttl_s * 1e6)
+        key = _lease_key(session.group, session.member)
+        lease = Lease(session.epoch, self._state.now_us() + ttl_us, ttl_us)
         expect = {_member_key(session.group, session.member): session.epoch}
-        return self._state.commit({_lease_key(session.group, session.member): _encode(lease)}, expect=expect) is not None
+        version = self._state.commit({key: _encode(lease)}, expect=expect)
+        if version is not None:
+            self._watched.wrote(key, version, begun_s)
+        return version is not None
 
     def _alive(self, group: str) -> dict[str, int]:
         """The live sessions: member to epoch."""
-        now_us = self._state.now_us()
-        leases = {_last_part(entry.key): _lease(entry) for entry in self._state.list(_leases_prefix(group))}
-        return {member: lease.epoch for member, lease in leases.items() if lease.expires_at_us > now_us}
+        now_s, now_us = self._clock(), self._state.now_us()
+        entries = self._state.list(_leases_prefix(group))
+        alive = {_last_part(entry.key): lease.epoch for entry in entries if self._watched.lives(entry, lease := _lease(entry), now_s, now_us)}
+        self._watched.forget_others(_leases_prefix(group), {entry.key for entry in entries})
+        return alive
 
     def _is_alive(self, session: Session) -> bool:
+        now_s, now_us = self._clock(), self._state.now_us()
         entry = self._state.get(_lease_key(session.group, session.member))
         if entry is None:
             return False
         lease = _lease(entry)
-        return lease.epoch == session.epoch and lease.expires_at_us > self._state.now_us()
+        return lease.epoch == session.epoch and self._watched.lives(entry, lease, now_s, now_us)
 
     def _forget_the_long_dead(self, group: str) -> None:
-        long_ago_us = self._state.now_us() - int(_FORGOTTEN_AFTER_S * 1e6)
+        now_s, now_us = self._clock(), self._state.now_us()
         for entry in self._state.list(_leases_prefix(group)):
             lease, member_key = _lease(entry), _member_key(group, _last_part(entry.key))
-            if lease.expires_at_us < long_ago_us:
+            if lease.expires_at_us < now_us - int(_FORGOTTEN_AFTER_S * 1e6) and not self._watched.lives(entry, lease, now_s, now_us):
                 # A member that is joining again just now has another epoch already, and keeps its entry.
                 self._state.commit({entry.key: None, member_key: None}, expect={entry.key: entry.version, member_key: lease.epoch})
 
@@ -265,8 +280,8 @@ def _member(entry: StateEntry) -> _Member:
     return msgspec.json.decode(entry.value, type=_Member)
 
 
-def _lease(entry: StateEntry) -> _Lease:
-    return msgspec.json.decode(entry.value, type=_Lease)
+def _lease(entry: StateEntry) -> Lease:
+    return msgspec.json.decode(entry.value, type=Lease)
 
 
 def _holder(entry: StateEntry) -> _Holder:

@@ -9,7 +9,9 @@ own coordinator (C1), one whose process is paused or cut off by ZooKeeper. A ``r
 for nothing there: when ZooKeeper is back before the session has expired, the member goes on in the same session.
 
 **Fencing.** A claim's znode is never deleted. Every claim and release sets it under its version, so the version is a token that only rises; ``commit_offsets``
-checks it in its transaction. Epochs are versions of one znode per group. Both carry the group's birth, so those from before a wipe fit nothing.
+checks it in its transaction, with the claim's random identity and its era. Epochs are versions of one znode per group. Both carry the group's birth, so those
+from before a wipe fit nothing. Each join and each claim leaves a mark in the state table too, so a ZooKeeper that lost it again is noticed, see
+``zookeeper_history.py``: it begins a new era, with new births.
 
 Crash points: every change is one transaction. A ``join`` makes the group's folders first, one by one; the next one finishes them. An answer that got lost
 leaves a member that nobody uses until its session ends, a lead or a claim that the same session finds to be its own when it asks again. Of a renewal it
@@ -19,10 +21,12 @@ leaves a member whose znode tells which session it goes on from: whoever has tha
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -31,11 +35,13 @@ from kazoo.protocol.states import ZnodeStat
 from bridge.coordination.contract import Claim, Session
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_connection import Connection
+from bridge.coordination.zookeeper_history import MARK_EVERY_S
 from bridge.coordination.zookeeper_offsets import TRIES_MAX, Connect, ZooKeeperOffsets
 from bridge.coordination.zookeeper_paths import birth_of, joined, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from store.background import SupervisedThread
 from store.engines.contract import StateTable
-from store.errors import CellfeedError, DataDamaged, StaleWriter, Unavailable
+from store.errors import CellfeedError, StaleWriter, Unavailable
 
 _log = logging.getLogger("cellfeed.coordination")
 _encode = msgspec.json.encode
@@ -43,8 +49,8 @@ _encode = msgspec.json.encode
 SESSION_PER_LEASE: Final = 1.5
 """Session time-out for a second of lease, see the module."""
 
-_CLAIMS_IN_A_TRANSACTION: Final = 1_000
-"""Some 200 bytes each: well below the megabyte that ZooKeeper takes in one request (``jute.maxbuffer``)."""
+_CLAIMS_IN_A_TRANSACTION: Final = 500
+"""Some 500 bytes each: well below the megabyte that ZooKeeper takes in one request (``jute.maxbuffer``)."""
 
 _LAPSE_CHECK_S: Final = 0.5
 """How often leases that nobody renews are looked for."""
@@ -82,12 +88,15 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._connections: dict[float, ZooKeeperClient] = {}
         self._leases: dict[tuple[str, int], _Lease] = {}
         self._closed = threading.Event()
-        self._watch = threading.Thread(target=self._watch_leases, name="zookeeper-leases", daemon=True)
+        self._watch = SupervisedThread("zookeeper-leases", self._watch_leases)
         self._watch.start()
+        self._marking = threading.Thread(target=self._mark_saves, name="zookeeper-marks", daemon=True)
+        self._marking.start()
 
     def close(self) -> None:
         self._closed.set()
         self._watch.join()
+        self._marking.join()
         for connection in self._connections.values():
             connection.close()
         super().close()
@@ -102,9 +111,10 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._end_lapsed()
         connection = self._connection(ttl_s)
         for _ in range(TRIES_MAX):
-            birth = self._birth(group)
+            birth = self._births.birth(group)
             if birth is None:
-                birth = self._found(group)
+                # Entries that an owner of the last era left on their way belong to offsets that somebody may accept as they are.
+                birth = self._births.found(group, partial(self.finish_entries, group))
             counter = self._paths.epoch(group, birth)
             found = connection.get(counter, newest=True)
             if found is None:
@@ -115,7 +125,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             operations += [Delete(self._paths.member(group, member, old)) for old in self._epochs(group, birth, connection).get(member, [])]
             begun_s = self._clock()
             try:
-                connection.commit([*operations, Create(self._paths.member(group, member, epoch), told, ephemeral=True)])
+                self._history.step(connection, [*operations, Create(self._paths.member(group, member, epoch), told, ephemeral=True)])
             except TransactionRefused:
                 continue  # another member was faster
             session = Session(group, member, min(ttl_s, connection.session_timeout_s / SESSION_PER_LEASE), epoch)
@@ -132,7 +142,8 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 lease.until_s = self._clock() + session.ttl_s + self._address.timeout_s
         connection = lease.connection if lease else self._connection(session.ttl_s)
         try:
-            stat = connection.stats([self._member_path(session)], newest=True)[0]
+            birth = self._births.birth(session.group)
+            stat = connection.stats([self._member_path(session)], newest=True)[0] if birth == birth_of(session.epoch) else None
         finally:
             if lease is not None:
                 lease.until_s = self._clock() + session.ttl_s
@@ -140,7 +151,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             return session
         self._forget(session)
         told = _encode(_Renewed(session.epoch))
-        newer = max(self._epochs(session.group, birth_of(session.epoch), connection).get(session.member, []), default=0)
+        newer = max(self._epochs(session.group, birth, connection).get(session.member, []), default=0) if birth is not None else 0
         if newer > session.epoch:
             found = connection.get(self._paths.member(session.group, session.member, newer), newest=True)
             if found is None or found[0] != told:
@@ -166,7 +177,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
 
     def members(self, group: str) -> list[str]:
         self._end_lapsed()
-        birth = self._birth(group)
+        birth = self._births.birth(group)
         return sorted(self._epochs(group, birth)) if birth is not None else []
 
     # --- lead and assignment -------------------------------------------------------------------------------------------------
@@ -175,7 +186,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._end_lapsed()
         birth = birth_of(session.epoch)
         alive = self._alive(session.group, birth)
-        if alive.get(session.member) != session.epoch:
+        if alive.get(session.member) != session.epoch or birth != self._births.birth(session.group):
             return False
         found = self._base.get(self._paths.leader(session.group, birth))
         if found is None or _is_live(found[0], alive):
@@ -183,14 +194,14 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         # The member's znode is expected too: a session that has ended meanwhile takes no lead.
         take = Set(self._paths.leader(session.group, birth), _encode(_Holder(session.member, session.epoch)), found[1].version)
         try:
-            self._base.commit([self._is_alive(session), take])
+            self._history.commit([self._is_alive(session), take])
         except TransactionRefused:
             return False
         return True
 
     def leader(self, group: str) -> str | None:
         self._end_lapsed()
-        birth = self._birth(group)
+        birth = self._births.birth(group)
         found = self._base.get(self._paths.leader(group, birth)) if birth is not None else None
         if birth is None or found is None or not _is_live(found[0], self._alive(group, birth)):
             return None
@@ -200,7 +211,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._end_lapsed()
         birth = birth_of(session.epoch)
         leader_path = self._paths.leader(session.group, birth)
-        leader = self._base.get(leader_path, newest=True)
+        leader = self._base.get(leader_path, newest=True) if birth == self._births.birth(session.group) else None
         shares: dict[str, list[int]] = {}
         for partition, member in sorted(assignment.items()):
             shares.setdefault(member, []).append(partition)
@@ -208,7 +219,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             write = Set(self._paths.assignment(session.group, birth), _encode(shares))
             try:
                 # Whoever takes the lead over sets the leader's znode, so an assignment by the old leader fails on its version.
-                self._base.commit([Check(leader_path, leader[1].version), self._is_alive(session), write])
+                self._history.commit([Check(leader_path, leader[1].version), self._is_alive(session), write])
             except TransactionRefused:
                 pass
             else:
@@ -216,7 +227,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         raise StaleWriter(f"{session.member} does not lead group {session.group!r}; its assignment was refused")
 
     def assignment(self, group: str) -> dict[int, str]:
-        birth = self._birth(group)
+        birth = self._births.birth(group)
         found = self._base.get(self._paths.assignment(group, birth)) if birth is not None else None
         if found is None or not found[0]:
             return {}
@@ -228,6 +239,8 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
         self._end_lapsed()
         birth = birth_of(session.epoch)
+        if birth != self._births.birth(session.group):
+            return {}
         # What an earlier owner left on its way is in the state table before anybody else works on the partition.
         self.finish_entries(session.group, birth)
         wanted, got = sorted(partitions), {}
@@ -245,7 +258,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             self._release(given_back[start : start + _CLAIMS_IN_A_TRANSACTION])
 
     def owners(self, group: str, topic: str, partitions: Collection[int] | None = None) -> dict[int, str]:
-        birth = self._birth(group)
+        birth = self._births.birth(group)
         if birth is None:
             return {}
         if partitions is None:
@@ -260,25 +273,29 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         alive = self._alive(session.group, birth)
         if alive.get(session.member) != session.epoch:
             return {}
+        era = self._history.era()
+        identity = f"{era.identity}-{secrets.token_hex(8)}"
         holder = _encode(_Holder(session.member, session.epoch))
         paths = {partition: self._paths.claim(session.group, topic, partition, birth) for partition in partitions}
         found = dict(zip(partitions, self._base.get_many(list(paths.values()), newest=True), strict=True))
         if None in found.values():
             self._base.ensure(self._paths.claims(session.group, birth, topic))
-        free: list[int] = []
-        operations: list[Operation] = []
+        old = dict(zip(partitions, self._base.children_of(list(paths.values())), strict=True))
+        taken: dict[int, Operation] = {}
+        identities: list[Operation] = []
         for partition, each in found.items():
             if each is None:
-                operations.append(Create(paths[partition], holder))
+                taken[partition] = Create(paths[partition], holder)
             elif not _is_live(each[0], alive) or _is_held_by(each[0], session):
-                operations.append(Set(paths[partition], holder, each[1].version))
+                taken[partition] = Set(paths[partition], holder, each[1].version)
             else:
                 continue
-            free.append(partition)
-        if not free:
+            identities += [Delete(f"{paths[partition]}/{name}") for name in old[partition]]
+            identities.append(Create(f"{paths[partition]}/{identity}"))
+        if not taken:
             return {}
         try:
-            results = self._base.commit([self._is_alive(session), *operations])[1:]
+            results = self._history.step(self._base, [self._is_alive(session), *taken.values(), *identities])[1 : len(taken) + 1]
         except TransactionRefused:
             if len(partitions) == 1:
                 return {}
@@ -286,7 +303,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             half = len(partitions) // 2
             return self._claim(session, topic, partitions[:half]) | self._claim(session, topic, partitions[half:])
         tokens = [joined(birth, result.version if isinstance(result, ZnodeStat) else 0) for result in results]
-        return {partition: Claim(session.group, topic, partition, session.member, token) for partition, token in zip(free, tokens, strict=True)}
+        return {partition: Claim(session.group, topic, partition, session.member, token, identity) for partition, token in zip(taken, tokens, strict=True)}
 
     def _release(self, given_back: list[Set]) -> None:
         if not given_back:
@@ -304,23 +321,6 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
             if ttl_s not in self._connections:
                 self._connections[ttl_s] = self._connect(self._address, ttl_s * SESSION_PER_LEASE)
             return self._connections[ttl_s]
-
-    def _birth(self, group: str) -> int | None:
-        path = self._paths.group(group)
-        found = self._base.get(path, newest=True)
-        if found is None:
-            return None
-        if not found[0].isdigit():
-            raise DataDamaged(f"ZooKeeper: {path} holds {found[0][:40]!r}, not the moment at which the group was made")
-        return int(found[0])
-
-    def _found(self, group: str) -> int:
-        """Makes a group that does not exist. Of several that do so at once, one sets the birth."""
-        self._base.ensure(self._paths.group(group), str(int(time.time())).encode())
-        birth = self._birth(group)
-        if birth is None:
-            raise Unavailable(f"ZooKeeper: group {group!r} was deleted the moment it was made")
-        return birth
 
     def _make_folders(self, group: str, birth: int) -> None:
         for path in (
@@ -374,6 +374,16 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
                 self._end_lapsed()
             except CellfeedError as error:
                 _log.info("a lease that ran out could not be ended just now: %s", error)
+
+    def _mark_saves(self) -> None:
+        # In a thread of its own: it waits for the state table, which may be away.
+        ended = False
+        while not ended:
+            ended = self._closed.wait(MARK_EVERY_S)
+            try:
+                self._history.mark_saves()
+            except CellfeedError as error:
+                _log.info("saves could not be marked just now: %s", error)
 
 
 def _holder(value: bytes) -> _Holder:

@@ -60,11 +60,25 @@ class TransactionRefused(Exception):
         self.error = error
 
 
+class OtherConnection(Exception):
+    """There is another connection than the one that a commit was meant for; nothing was sent."""
+
+
 class ZooKeeperClient(ABC):
     """One session. May be used by any number of threads."""
 
     session_timeout_s: float
     """What the server granted, once connected: it keeps to limits of its own (2 and 20 of its ticks)."""
+
+    @property
+    @abstractmethod
+    def connections_made(self) -> int:
+        """Counts connections: a server that was replaced or restarted is behind another one."""
+
+    @property
+    @abstractmethod
+    def hosts(self) -> str:
+        """Where ZooKeeper is, for people."""
 
     @property
     @abstractmethod
@@ -84,8 +98,9 @@ class ZooKeeperClient(ABC):
         """Names of the children of each path, in no order; none where there is no such znode."""
 
     @abstractmethod
-    def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        """Does all of them or none. The results are the new path of a Create and the new stat of a Set. Raises TransactionRefused."""
+    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
+        """Does all of them or none. The results are the new path of a Create and the new stat of a Set. Raises TransactionRefused; OtherConnection where
+        :attr:`connections_made` is not ``connection`` any more."""
 
     @abstractmethod
     def close(self) -> None:

@@ -27,7 +27,7 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
 
@@ -96,6 +96,10 @@ class Connection(ZooKeeperClient):
         return int(client_id[0]) if client_id else 0
 
     @property
+    def connections_made(self) -> int:
+        return self._connections_made
+
+    @property
     def hosts(self) -> str:
         return self._address.hosts
 
@@ -117,8 +121,10 @@ class Connection(ZooKeeperClient):
 
     # --- changes -------------------------------------------------------------------------------------------------------------
 
-    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
         client, number = self._ready()
+        if connection not in (None, number):
+            raise OtherConnection
         transaction = client.transaction()
         for each in operations:
             match each:

@@ -4,22 +4,26 @@ An offset is decimal text under ``/consumers/<group>/offsets/<topic>/<partition>
 the partition changes hands. ``committed_at_us`` is the znode's mtime (the server's clock, whole milliseconds). A leader epoch and metadata lie in a sibling
 tree and count only as long as the same transaction wrote both.
 
-A commit is one transaction: the versions of the claims are checked in it, so a claim that was taken over moves nothing, whenever the request arrives.
+A commit is one transaction: the versions and the random identities of the claims are checked in it, and the era that they were given out in. So a claim that
+was taken over moves nothing, whenever the request arrives, and also where ZooKeeper went back in time since (``zookeeper_history.py``).
 
 **Entries of the state table** that are to be written with offsets are in another storage, and no transaction spans both. The transaction in ZooKeeper
 decides: it holds the entries too, in a znode of their own. From there they are written to the state table, in order, each once. Crash points:
 
     before the transaction              nothing happened
     after it, before the state table    the znode stands. Whoever claims the partition next writes it first, and the writer itself does before its next one
-    after the state table, before the znode is deleted      as before, but the partition's mark in the state table (written in one commit with the entries:
-                                        birth and czxid of the last) says that it has been done: it is only deleted
+    after the state table, before the znode is deleted      as before, but the state table has its random identity among those that were written last (in one
+                                        commit with the entries): it is only deleted
     the answer was lost                 OutcomeUnknown: one who tries again may have the same entries on their way twice; both are written before the next step
+
+A number alone decides nothing here: birth, transaction number and sequence number repeat where ZooKeeper goes back in time, and entries would be dropped.
 
 So an offset that has moved past a cell has that cell's entry with it for good, at once or by the time that anybody works on the partition again (I14).
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -28,8 +32,10 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from bridge.coordination.zookeeper_births import Births
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_connection import Connection
+from bridge.coordination.zookeeper_history import ZooKeeperHistory
 from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.engines.contract import StateTable
@@ -48,6 +54,9 @@ connections and does not answer is waited for. The shortest that a server grants
 _KNOWN_PATHS_MAX: Final = 200_000
 """Paths that are remembered as existing (some 150 bytes each), so that a save is one round trip. Beyond it they are looked up again."""
 
+
+_WRITTEN_MAX: Final = 16
+"""Identities of entries that a partition remembers as written. One at a time is on its way; others follow only where answers got lost."""
 
 Connect = Callable[[ZooKeeperAddress, float], ZooKeeperClient]
 
@@ -68,6 +77,8 @@ class ZooKeeperOffsets:
         self._state = state
         self._paths = Paths(address.chroot)
         self._base = connect(address, _BASE_SESSION_S)
+        self._history = ZooKeeperHistory(self._base, state, self._paths)
+        self._births = Births(self._base, state, self._paths, self._history)
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is noticed when it is written."""
 
@@ -75,6 +86,7 @@ class ZooKeeperOffsets:
         self._base.close()
 
     def lineage(self, group: str) -> str:
+        era = self._history.check()
         path = self._paths.offsets(group)
         stat = self._base.stats([path], newest=True)[0]
         if stat is None:
@@ -82,7 +94,11 @@ class ZooKeeperOffsets:
             stat = self._base.stats([path])[0]
             if stat is None:
                 raise Unavailable(f"ZooKeeper: {path} was deleted the moment it was made")
-        return f"zookeeper {stat.ctime:x}-{stat.czxid:x}"
+        # A group's folder may be as it was in a ZooKeeper that went back; its era is not. Earlier versions knew no era: the first one has no name here.
+        return f"zookeeper {stat.ctime:x}-{stat.czxid:x}" + ("" if era.first else f" era {era.identity}")
+
+    def why_changed(self) -> str | None:
+        return self._history.because
 
     def commit_offsets(
         self,
@@ -94,6 +110,7 @@ class ZooKeeperOffsets:
     ) -> None:
         if entries and not claims:
             raise InvalidRequest("entries are committed under a claim")
+        self._check_births(group, claims)
         fences = self._fences(claims)
         values: dict[str, bytes] = {}
         for (topic, partition), offset in offsets.items():
@@ -104,7 +121,7 @@ class ZooKeeperOffsets:
         extra: list[Operation] = []
         if entries:
             folder = self._paths.entries(group, birth_of(claims[0].token))
-            extra = [Create(f"{folder}/{_entries_prefix(claims[0])}", msgspec.msgpack.encode(dict(entries)), sequence=True)]
+            extra = [Create(f"{folder}/{_entries_prefix(claims[0])}{secrets.token_hex(8)}@", msgspec.msgpack.encode(dict(entries)), sequence=True)]
         if fences or values:
             self._write(group, fences, values, extra, claims)
         if entries:
@@ -146,26 +163,37 @@ class ZooKeeperOffsets:
         if not claims:
             self._base.discard(paths)
             return
+        self._check_births(group, claims)
         fences = self._fences(claims)
         for path in paths:
             try:
-                self._base.commit([*fences, Delete(path)])
+                self._history.commit([*fences, Delete(path)])
             except TransactionRefused as refused:
                 if refused.operation in fences:
+                    self._history.doubt()
                     raise self._stale(group, claims) from None
                 if not isinstance(refused.error, NoNodeError):
                     raise Unavailable(f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}") from None
 
+    def _check_births(self, group: str, claims: Sequence[Claim]) -> None:
+        """Compares ZooKeeper with the state table if it was connected again since, and refuses claims of an era that has ended."""
+        era = self._history.era() if claims else None
+        if era is not None and any(_era_of(claim) != era.identity for claim in claims):
+            raise self._stale(group, claims)
+
     def _fences(self, claims: Sequence[Claim]) -> list[Check]:
-        return [Check(self._paths.claim(c.group, c.topic, c.partition, birth_of(c.token)), version_of(c.token)) for c in claims]
+        fences = [Check(self._paths.fence_of_era(era), 0) for era in {_era_of(claim) for claim in claims}]
+        for claim in claims:
+            path = self._paths.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token))
+            fences += [Check(path, version_of(claim.token)), Check(self._paths.identity(claim), 0)]
+        return fences
 
     def finish_entries(self, group: str, birth: int, claim: Claim | None = None) -> None:
         """Writes what is on its way to the state table: all of the group's, or those of one claim's partition."""
         folder = self._paths.entries(group, birth)
         prefix = _entries_prefix(claim) if claim else ""
-        names = [name for name in self._base.children(folder, newest=True) if name.startswith(prefix)]
-        # Of one partition in the order of their sequence numbers: the mark tells only the last.
-        for name in sorted(names, key=lambda name: (name.rpartition("@")[0], int(name.rpartition("@")[2]))):
+        names = [_EntryName(*name.split("@")) for name in self._base.children(folder, newest=True) if name.startswith(prefix)]
+        for name in sorted(names, key=lambda name: (name.topic, name.partition, int(name.number))):
             found = self._base.get(f"{folder}/{name}")
             if found is not None:
                 self._finish(group, birth, name, *found)
@@ -174,15 +202,16 @@ class ZooKeeperOffsets:
 
     # --- inside --------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, group: str, birth: int, name: str, value: bytes, stat: ZnodeStat) -> None:
-        mark_key = f"coordination/{quoted(group)}/entries/{name.rpartition('@')[0]}"
+    def _finish(self, group: str, birth: int, name: _EntryName, value: bytes, stat: ZnodeStat) -> None:
+        key = f"coordination/{quoted(group)}/written/{name.topic}@{name.partition}"
         entries = msgspec.msgpack.decode(value, type=dict[str, bytes | None])
         for _ in range(TRIES_MAX):
-            mark = self._state.get(mark_key)
-            if mark is not None and msgspec.json.decode(mark.value, type=tuple[int, int]) >= (birth, stat.czxid):
+            mark = self._state.get(key)
+            written = msgspec.json.decode(mark.value, type=list[str]) if mark else []
+            if name.identity(birth, stat) in written:
                 return
-            write = {**entries, mark_key: msgspec.json.encode((birth, stat.czxid))}
-            if self._state.commit(write, expect={mark_key: mark.version if mark else None}) is not None:
+            write = {**entries, key: msgspec.json.encode([*written, name.identity(birth, stat)][-_WRITTEN_MAX:])}
+            if self._state.commit(write, expect={key: mark.version if mark else None}) is not None:
                 return
         raise Unavailable(f"the entries of group {group!r} could not be written: others are faster")
 
@@ -191,9 +220,11 @@ class ZooKeeperOffsets:
             self._look_up([path for path in values if path not in self._known])
             writes = [Set(path, value) if path in self._known else Create(path, value) for path, value in values.items()]
             try:
-                self._base.commit([*fences, *extra, *writes])
+                commit = self._history.commit if fences else self._base.commit
+                commit([*fences, *extra, *writes])
             except TransactionRefused as refused:
                 if refused.operation in fences or refused.operation in extra:
+                    self._history.doubt()
                     raise self._stale(group, claims) from None
                 # Made by another process, or deleted by somebody, since it was looked up.
                 if not isinstance(refused.error, NodeExistsError | NoNodeError):
@@ -201,6 +232,8 @@ class ZooKeeperOffsets:
                 self._known.difference_update(values)
             else:
                 self._known.update(values)
+                if fences:
+                    self._history.saved()
                 return
         raise Unavailable(f"the offsets of group {group!r} could not be saved: somebody deletes them all the time")
 
@@ -225,8 +258,26 @@ class ZooKeeperOffsets:
         return StaleWriter(f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been taken over")
 
 
+class _EntryName:
+    """Of a znode that holds entries: ``TOPIC@PARTITION@IDENTITY@NUMBER``; earlier versions gave it no identity."""
+
+    def __init__(self, topic: str, partition: str, *rest: str) -> None:
+        self.topic, self.partition = topic, partition
+        *self._identity, self.number = rest
+
+    def __str__(self) -> str:
+        return "@".join((self.topic, self.partition, *self._identity, self.number))
+
+    def identity(self, birth: int, stat: ZnodeStat) -> str:
+        return self._identity[0] if self._identity else f"{birth}-{stat.czxid}"
+
+
+def _era_of(claim: Claim) -> str:
+    return claim.identity.partition("-")[0]
+
+
 def _entries_prefix(claim: Claim) -> str:
-    """Of the znodes that hold entries committed under a claim on that partition; a sequence number follows."""
+    """Of the znodes that hold entries committed under a claim on that partition; an identity and a sequence number follow."""
     return f"{quoted(claim.topic)}@{claim.partition}@"
 
 

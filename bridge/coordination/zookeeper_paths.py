@@ -3,22 +3,27 @@
     /consumers/<group>/offsets/<topic>/<partition>      the next offset, decimal text: Kafka's classic layout
     /cellfeed/details/<group>/<topic>/<partition>       {"leader_epoch", "metadata"} of an offset, where it has any; of the transaction that wrote the offset,
                                                         so an offset set by hand has none
-    /cellfeed/groups/<group>                            the group's birth: seconds since 1970, decimal text
+    /cellfeed/era, /cellfeed/eras/…, /cellfeed/witnesses/…      whether this is the ZooKeeper that the datastore knows, see ``zookeeper_history.py``
+    /cellfeed/groups/<group>                            the group's birth, decimal text, see ``zookeeper_births.py``
     /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given out
                             …/members/<member>@<epoch>  ephemeral: a live session; empty, or {"renews": epoch} behind an earlier one
                             …/leader                    {"member", "epoch"}: leads as long as that session lives
                             …/assignment                {member: [partition]}
                             …/claims/<topic>/<partition>    {"member", "epoch"}, empty when released; never deleted: its version is the claim's token
-                            …/entries/<topic>@<partition>@<sequence>    state entries on their way into the state table, see ``zookeeper_offsets.py``
+                            …/claims/<topic>/<partition>/<identity>     empty; the claim's random identity, "era-…"
+                            …/entries/<topic>@<partition>@<identity>@<sequence>     state entries on their way into the state table, see
+                                                        ``zookeeper_offsets.py``
 
-Versions of a znode begin anew when it is made anew. What makes epochs and tokens unique for ever is the birth in front of them: a ZooKeeper that was wiped
-gives the group another one. An epoch or token is ``birth << 32 | version``.
+Versions of a znode begin again when it is made again. The birth in front of them makes epochs and tokens rise for ever: a ZooKeeper that was wiped, or that
+went back in time, gives the group another one. An epoch or token is ``birth << 32 | version``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 from urllib.parse import quote, unquote
+
+from bridge.coordination.contract import Claim
 
 _VERSION_BITS: Final = 32
 
@@ -54,6 +59,24 @@ class Paths:
     def __init__(self, chroot: str) -> None:
         self.consumers = f"{chroot}/consumers"
         self._own = f"{chroot}/cellfeed"
+
+    @property
+    def era(self) -> str:
+        return f"{self._own}/era"
+
+    @property
+    def eras(self) -> str:
+        return f"{self._own}/eras"
+
+    def fence_of_era(self, era: str) -> str:
+        return f"{self.eras}/{era}"
+
+    @property
+    def witnesses(self) -> str:
+        return f"{self._own}/witnesses"
+
+    def witness(self, era: str, process: str) -> str:
+        return f"{self.witnesses}/{era}@{process}"
 
     def offsets(self, group: str) -> str:
         return f"{self.consumers}/{quoted(group)}/offsets"
@@ -94,6 +117,10 @@ class Paths:
 
     def claim(self, group: str, topic: str, partition: int, birth: int) -> str:
         return f"{self.claims(group, birth, topic)}/{partition}"
+
+    def identity(self, claim: Claim) -> str:
+        """Of a claim that was given out."""
+        return f"{self.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token))}/{claim.identity}"
 
     def entries(self, group: str, birth: int) -> str:
         return f"{self.born(group, birth)}/entries"

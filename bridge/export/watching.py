@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaException
 from bridge.export.declaration import Export
 from bridge.export.kafka_errors import error_of, words
 from bridge.export.verify import ExportVerifier
+from store.background import SupervisedThread
 from store.datastore import Datastore
 from store.errors import CellfeedError, DataDamaged, NotFound
 
@@ -29,7 +31,7 @@ class Watching:
         self._stop = stop
         self._every_s = every_s
         self._found: DataDamaged | None = None
-        self._threads = [threading.Thread(target=self._watch, args=(export,), name=f"export-verify-{export.name}", daemon=True) for export in exports]
+        self._threads = [SupervisedThread(f"export-verify-{export.name}", partial(self._watch, export)) for export in exports]
         for thread in self._threads:
             thread.start()
 

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from bridge.coordination.contract import CommittedOffset
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
-from store.errors import Unavailable
+from store.errors import StaleWriter, Unavailable
 
 KEY: Final = 9
 VERSIONS: Final = (1, 9)
@@ -36,7 +36,12 @@ async def _group(context: GatewayContext, peer: Peer, group_id: str, asked: Any)
         return _refused(group_id, error, asked)
     try:
         async with context.groups.offsets_lock(group_id):
+            claim = context.cluster.claim(group_id)
             committed = await context.in_coordination(context.offsets.fetch_offsets, group_id)
+            # Behind a coordination that went back in time they are not what was saved; its claims are void.
+            await context.in_coordination(context.offsets.commit_offsets, group_id, {}, claims=[claim])
+    except StaleWriter:
+        return _refused(group_id, ErrorCode.not_coordinator, asked)
     except Unavailable:
         return _refused(group_id, ErrorCode.coordinator_not_available, asked)
     if asked is None:

@@ -47,6 +47,7 @@ from bridge.gateway.batch import Block, block_bytes
 from bridge.gateway.block_file import BlockKey, KeptBlock, contents_fingerprint, decode_block_file, encode_block_file, file_name, parse_file_name, witness_of
 from bridge.gateway.limits import BLOCK_FILES_WAITING_BYTES_MAX
 from bridge.gateway.topics import Topic
+from store.background import SupervisedThread
 from store.engines.contract import Engine
 from store.errors import DataDamaged, InvalidRequest, Trimmed
 
@@ -107,7 +108,8 @@ class BlockFiles:
             self._lock_file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidRequest(f"kept blocks: {self._folder}: {error.strerror}; give a directory that can be written, or disk_bytes: 0") from error
-        self._thread = threading.Thread(target=self._run, name="block-files", daemon=True)
+        # Not restarted: what was forgotten must not be found again in the folder. Without it blocks are kept in memory alone.
+        self._thread = SupervisedThread("block-files", self._run, restarts=False)
         self._thread.start()
 
     # --- for fetches -------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from bridge.gateway.limits import COORDINATION_LOOK_S
 from bridge.gateway.nodes import Address, Node
 from bridge.gateway.slot_claims import HeldSlot, Look, SlotClaims
 from bridge.gateway.spread import SLOTS, slot_of, spread
+from store.background import keep_running
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, StaleWriter
 
@@ -76,7 +77,7 @@ class GatewayCluster:
     async def start(self) -> None:
         """Joins and claims before the first client comes; with the coordination away it goes on trying."""
         await self._step()
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(keep_running("gateway-cluster", self._run))
 
     async def stop(self) -> None:
         """Gives the slots back, so that the others coordinate the groups at once."""

@@ -9,10 +9,11 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
@@ -53,6 +54,7 @@ from bridge.gateway.topics import Topics, legal_topic_name
 from bridge.gateway.typed_topics import TYPED_LOOK_S, TypedTopics
 from bridge.gateway.users import ANONYMOUS, read_security
 from bridge.typed.typed_format import TypedFormat
+from store.background import keep_running
 from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
@@ -161,8 +163,12 @@ class Gateway:
         )
         self._listener = Listener(self._datastore.state, config.name)
         asyncio.get_running_loop().add_reader(self._listener.sock.fileno(), self._woken)
-        self._background += [asyncio.create_task(self._poll()), asyncio.create_task(self._follow_security(self.context))]
-        self._background.append(asyncio.create_task(self._follow_typed(self.context, typed)))
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "gateway-heads": self._poll,
+            "gateway-acls": partial(self._follow_security, self.context),
+            "gateway-schemas": partial(self._follow_typed, self.context, typed),
+        }
+        self._background += [asyncio.create_task(keep_running(name, run)) for name, run in loops.items()]
         for server in self._servers:
             await server.start_serving()
         where = ", ".join(f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})" for each in self._listeners)
@@ -290,9 +296,7 @@ class Gateway:
                     await context.heads.refresh()
                     seen = token
                 await context.in_thread(listener.renew)
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
+            except CellfeedError as error:
                 self._cannot_read(error)
             await asyncio.sleep(POLL_INTERVAL_S)
 

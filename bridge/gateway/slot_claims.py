@@ -13,6 +13,11 @@ it, in a commit that carries the claim:
 Whoever takes a slot over begins at that end. Since nobody coordinates a slot without having moved the end, a gateway whose session has ended finds out there,
 even when it cannot reach the coordination: as long as the end is the one that it wrote, nobody else has coordinated the slot meanwhile, and its groups stand.
 
+**A coordination that went back in time**, or came back empty, has older offsets of consumer groups.
+So gateways refuse all that groups ask, but for heartbeats, until somebody accepts these offsets
+(``cellfeed offsets accept``). Claims of before are void then. Generations are in the state table,
+and never go back.
+
 Crash points: after the claim, before the reservation: the next claim of the session, or of another one, reserves. After the reservation: some numbers are
 never used. After giving back, before leaving: the slots are free, which is what was meant.
 """
@@ -29,6 +34,7 @@ from bridge.coordination.contract import Claim, Coordinator, Session
 from bridge.gateway.limits import GENERATIONS_RESERVED
 from bridge.gateway.nodes import Node, all_nodes
 from bridge.gateway.spread import SLOTS, spread
+from bridge.triggers.foothold import changed_lineage
 from store.engines.contract import StateTable
 from store.errors import StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
@@ -97,6 +103,9 @@ class SlotClaims:
 
         Raises StaleWriter when another process has joined under this gateway's name, Unavailable when the coordination or the store is away.
         """
+        if (reason := why_stopped(self._state, self._coordinator)) is not None:
+            self.confirmed_until_s = self._renew_at_s = 0.0
+            raise Unavailable(reason)
         self._renew()
         known = all_nodes(self._state)
         nodes = {name: known[name] for name in self._coordinator.members(GROUP) if name in known}
@@ -197,6 +206,13 @@ class SlotClaims:
 
     def _ends(self) -> dict[int, int]:
         return {int(entry.key.removeprefix(_PREFIX)): _decode_number.decode(entry.value) for entry in self._state.list(_PREFIX)}
+
+
+def why_stopped(state: StateTable, coordinator: Coordinator) -> str | None:
+    """Why consumer groups wait for somebody: the offsets that they saved are not those that the coordination has now. Raises Unavailable."""
+    if coordinator.keeps_in_store or (reason := changed_lineage(state, coordinator, GROUP)) is None:
+        return None
+    return f"consumer groups wait: {reason}; look at their offsets, and let them go on with these: cellfeed offsets accept"
 
 
 def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:

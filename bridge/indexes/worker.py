@@ -10,6 +10,7 @@ import logging
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bridge.coordination.contract import Coordinator
@@ -17,6 +18,7 @@ from bridge.indexes.groups import Throttle, index_positions, index_trigger
 from bridge.indexes.unfit import UnfitCounter
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.worker import LEASE_S, run_trigger_worker
+from store.background import SupervisedThread
 from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.engines.sqlite import SqliteEngine
@@ -43,7 +45,7 @@ class _Kept:
 
     record: VersionRecord
     stop: threading.Event
-    thread: threading.Thread
+    thread: SupervisedThread
 
 
 class IndexWorker:
@@ -111,7 +113,7 @@ class IndexWorker:
 
     def _begin(self, key: str, record: VersionRecord) -> None:
         stop = threading.Event()
-        thread = threading.Thread(target=self._keep, args=(f"{self._name}-{key}", record, stop), name=f"index-{key}", daemon=True)
+        thread = SupervisedThread(f"index-{key}", partial(self._keep, f"{self._name}-{key}", record, stop))
         self._kept[key] = _Kept(record, stop, thread)
         thread.start()
 
@@ -132,8 +134,6 @@ class IndexWorker:
                     unfit.tell()
         except CellfeedError as error:
             _log.warning("index %s v%d is begun again in a moment: %s", record.definition.table, record.number, error)
-        except Exception:
-            _log.exception("index %s v%d is begun again in a moment", record.definition.table, record.number)
 
 
 def is_complete(datastore: Datastore, coordinator: Coordinator, record: VersionRecord) -> bool:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bridge.triggers.quarantine import Quarantine
+from store.background import SupervisedThread
 from store.errors import CellfeedError, Unavailable
 from store.failpoints import declare, failpoint
 
@@ -72,7 +73,7 @@ class Deadlines:
         self._calls: dict[int, Call] = {}
         self._closed = threading.Event()
         self._look_every_s = _LOOK_EVERY_MAX_S
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._lock = threading.Lock()
         self.overdue_because: str | None = None
         """Why the process has to end: set when that is on record."""
@@ -109,7 +110,7 @@ class Deadlines:
         with self._lock:
             self._look_every_s = min(self._look_every_s, max(_LOOK_EVERY_MIN_S, timeout_s / _LOOKS_IN_A_TIME_OUT))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="trigger-deadlines", daemon=True)
+                self._thread = SupervisedThread("trigger-deadlines", self._look)
                 self._thread.start()
 
     def _look(self) -> None:
@@ -120,6 +121,8 @@ class Deadlines:
             for call in taken:
                 try:
                     self._note(call)
+                except Exception:
+                    _log.exception("%s ran too long, which a defect keeps from being put on record", call.what)
                 finally:  # whatever became of the record, the process has to end: the next owner counts for itself
                     call.noted.set()
                     self.overdue_because = f"{call.what} ran longer than {call.timeout_s:g} s"

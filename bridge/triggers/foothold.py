@@ -5,9 +5,10 @@ take its shards over. So whoever begins to work on a shard says so here first (:
 cell: as long as nobody else has begun, it goes on. What it comes to is kept here too, with the cells that it parked in the same commit, and saved in
 ZooKeeper when that is back. Nothing of it is only in memory, so there is no limit to how long this may last.
 
-**Lost.** The lineage of the group's offsets is remembered here. When it is another one (ZooKeeper came back empty, somebody deleted the group, the
-configuration names another coordination), or a shard has no offset any more, nobody can know where the work was, and it stops: ``cellfeed offsets set`` says
-where it goes on (:func:`accept`).
+**Lost.** The lineage of the group's offsets is remembered here. It is another one when ZooKeeper
+came back empty or went back in time, when somebody deleted the group, or when the configuration
+names another coordination. Then, or when a shard has no offset any more, nobody can know where the
+work was, and it stops. ``cellfeed offsets set`` says where it continues (:func:`accept`).
 
 Keys: ``foothold/<group>/lineage``, ``foothold/<group>/shards/<topic>/<shard>``. Crash points:
 
@@ -177,7 +178,8 @@ def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | No
         if known == now:
             return None
         if known is not None:
-            return f"its offsets were saved in another memory ({known}; now {now}): they were lost, deleted, or are kept elsewhere"
+            why = offsets.why_changed() or "they were lost, deleted, or are kept elsewhere"
+            return f"its offsets were saved in another memory ({known}; now {now}): {why}"
         if state.commit({key: now.encode()}, expect={key: None}) is not None:
             return None
 

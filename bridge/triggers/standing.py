@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bridge.coordination.contract import Coordinator, Session
+from store.background import SupervisedThread
 from store.errors import CellfeedError, StaleWriter
+from store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.triggers")
 
@@ -83,7 +85,8 @@ class LeaseKeeper:
         self._standings = standings
         self._every_s = lease_s / RENEWALS_IN_A_LEASE
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="trigger-leases", daemon=True)
+        self._failing = RepeatedWarning(_log)
+        self._thread = SupervisedThread("trigger-leases", self._keep)
         self._thread.start()
 
     def close(self) -> None:
@@ -98,3 +101,6 @@ class LeaseKeeper:
                 except CellfeedError as error:
                     # Work goes on: the claims hold until somebody else takes them over, and whatever is saved carries them as its fence.
                     _log.warning("the lease in group %s could not be renewed just now: %s", standing.session.group, error)
+                except Exception as error:
+                    # A defect in one group is none of the others': their leases do not wait for it.
+                    self._failing.warn("the lease in group %s was not renewed by a defect: %r", standing.session.group, error, exc_info=error)

@@ -7,10 +7,11 @@ from ever stopping; these are daemon threads, so that it cannot.
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
+
+from store.background import SupervisedThread
 
 _END_S: Final = 1.0
 """How long :meth:`WorkThreads.close` waits for a thread to finish what it is doing."""
@@ -23,7 +24,7 @@ class WorkThreads:
 
     def __init__(self, count: int) -> None:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, name=f"trigger-{number}", daemon=True) for number in range(count)]
+        self._threads = [SupervisedThread(f"trigger-{number}", self._work) for number in range(count)]
         for thread in self._threads:
             thread.start()
 

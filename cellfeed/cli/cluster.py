@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from rich.table import Table
@@ -22,7 +23,7 @@ from store.clusters.migrate import migrate_cluster
 from store.clusters.rejoin import NeverReplicated, clone, come_back, is_half_copied
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
-from store.errors import InvalidRequest, ProtectData, StorageUnavailable
+from store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 
 app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the run directory's when left out.")]
@@ -33,11 +34,12 @@ _EXTRA_SHOWN = 20
 
 @app.command("init")
 def init(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Make clusters of the bare servers that the configuration names. Doing it again changes nothing."""
+    """Make clusters of the bare servers that the configuration names. One that is there gets the mode of replication of the configuration."""
     checked = checked_config(config, run_dir)
     for done in storage.init_clusters(checked, [cluster.name for cluster in checked.datastore.clusters]):
-        told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there}
-        minions = f", {' and '.join(done.minions)} follow" if done.minions else ", no minion"
+        told = {"cluster": done.cluster, "master": done.master, "minions": done.minions, "was_there": done.was_there, "semi_sync": done.semi_sync}
+        mode = "semi-synchronously" if done.semi_sync else "asynchronously"
+        minions = f", {' and '.join(done.minions)} follow {mode}" if done.minions else ", no minion"
         _done(as_json, told, f"{done.cluster}: {done.master} is master{minions}{' (as before)' if done.was_there else ''}")
 
 
@@ -61,13 +63,18 @@ def migrate(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR
 @app.command("status")
 def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """Show each cluster's master, minions, epochs, watermarks and buffers."""
-    with _opened(checked_config(config, run_dir)) as datastore:
+    checked = checked_config(config, run_dir)
+    with _opened(checked) as datastore:
         clusters = storage.clusters_status(datastore)
+    asked_for = {cluster.name: cluster.semi_sync for cluster in checked.datastore.clusters}
     if as_json:
         print_json({"clusters": clusters})
         return
     for cluster in clusters:
         console.print(f"{cluster_line(cluster)}; epoch {cluster['epoch']}, {cluster['shards']} shards", highlight=False)
+        has_minions = any(node["role"] == "minion" for node in cluster["nodes"])
+        if cluster["epoch"] >= 0 and cluster["semi_sync"] != (asked_for[cluster["name"]] and (has_minions or cluster["semi_sync"])):
+            console.print(f"  the configuration says `semi_sync: {str(asked_for[cluster['name']]).lower()}`: cellfeed cluster init", highlight=False)
         if cluster["error"]:
             console.print(f"  {cluster['error']}", highlight=False)
         table = Table("node", "role", "state", "breaker", "cells", "behind", "", box=None)
@@ -85,7 +92,7 @@ def status(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR,
 def promote_minion(
     cluster: ClusterArgument,
     to: Annotated[str | None, typer.Option("--to", help="The minion to make master; the most advanced one when left out.")] = None,
-    give_up: Annotated[list[str] | None, typer.Option("--give-up", help="A minion that is gone for good, and what only it held with it.")] = None,
+    give_up: Annotated[list[str] | None, typer.Option("--give-up", help="A node that is gone for good, and what only it held with it.")] = None,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
@@ -109,8 +116,8 @@ def rejoin(
 ) -> None:
     """Bring a node back as a minion: an old master, or an empty server in its place.
 
-    One that holds cells that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases, addresses), and where
-    a copy was cut off, it is made a copy of the master.
+    One that holds cells or erasures that were never replicated is refused, and they are listed. When all it has beyond is nobody's (leases,
+    addresses), and where a copy was cut off, it is made a copy of the master.
     """
     checked = checked_config(config, run_dir)
     servers = storage.cluster_servers(checked, cluster)
@@ -127,10 +134,14 @@ def rejoin(
         return
     extra = [*beyond.cells, *beyond.buffered]
     if not put_again:
+        for row_key in beyond.erased[:_EXTRA_SHOWN]:
+            console.print(f"never replicated: the erasure of {UUID(bytes=row_key)}", highlight=False)
         for cell in extra[:_EXTRA_SHOWN]:
             console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key} {cell.body_json.decode()[:100]}", highlight=False)
-        raise ProtectData(f"{node} holds {len(extra)} cells that were never replicated; put them again and make it a copy of {role.master} with --put-again")
+        raise ProtectData(f"{node} holds {beyond} that were never replicated; put them again and make it a copy of {role.master} with --put-again")
     with _opened(checked) as datastore:
+        for row_key in beyond.erased:
+            datastore.erase_row(UUID(bytes=row_key))
         _put_again(datastore, extra)
     _copy(servers, node, as_json, beyond, put_again=len(extra))
 
@@ -175,10 +186,10 @@ def _copy(servers: ClusterServers, node: str, as_json: bool, listed: NeverReplic
 
 def _put_again(datastore: Datastore, cells: list[NewCell]) -> None:
     results = datastore.put_new_cells(cells)
-    conflicts = [result for result in results if result.outcome is Outcome.CONFLICT]
-    failed = [result for result in results if not result.acknowledged and result.outcome is not Outcome.CONFLICT]
-    for conflict in conflicts:
-        console.print(f"not put again: {conflict.error}", highlight=False)
+    refused = [result for result in results if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
+    failed = [result for result in results if not result.acknowledged and result not in refused]
+    for each in refused:
+        console.print(f"not put again: {each.error}", highlight=False)
     if failed:
         raise StorageUnavailable(f"{len(failed)} of {len(cells)} cells could not be put again; nothing on the node was touched: {failed[0].error}")
 

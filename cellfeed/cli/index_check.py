@@ -1,4 +1,4 @@
-"""index verify|repair: an index against the cells, both ways."""
+"""index verify|repair|rebuild: an index against the cells, both ways, and all of them from the cells."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.indexes.groups import index_positions
+from bridge.indexes.rebuild import rebuild_indexes
 from cellfeed.cli.index import NameArgument, app
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
@@ -45,6 +46,22 @@ def repair(
 ) -> None:
     """Verify an index, and mend just the entries that are missing, stale or invented. May be killed and run again."""
     _check(run_dir, config, name, version, wait_s, as_json=as_json, repair=True)
+
+
+@app.command()
+def rebuild(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Build every index of an embedded datastore again: when the file with their entries is lost, or belongs to another store.
+
+    Each index gets a new version, which an index worker or `cellfeed index build` builds; until then no query of it is answered. The old file is moved aside.
+    Processes that have it open have to be started again.
+    """
+    with opened(run_dir, config) as instance:
+        made = rebuild_indexes(instance.datastore, instance.coordinator)
+    for name, record in made.items():
+        if as_json:
+            print_json({"index": name, "version": record.number, "state": record.state})
+        else:
+            console.print(f"index {name}: version {record.number} is {record.state}", highlight=False)
 
 
 def _check(run_dir: Path, config: Path | None, name: str, number: int | None, wait_s: float, *, as_json: bool, repair: bool) -> CheckReport:

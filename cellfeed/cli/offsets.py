@@ -1,4 +1,4 @@
-"""offsets show|set: how far a group has come, and where it goes on when its offsets were lost or are to be others."""
+"""offsets show|set|accept: how far a group has come, and where it continues when its offsets were lost or are to be others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bridge.triggers.foothold import last_known, lost_offsets
-from bridge.triggers.history import operator
+from bridge.gateway.slot_claims import GROUP as GATEWAYS
+from bridge.gateway.slot_claims import why_stopped
+from bridge.triggers.foothold import acceptance, last_known, lost_offsets
+from bridge.triggers.history import Deed, entry, operator
 from bridge.triggers.locations import FORMS, offsets_by_shard, wanted_locations
 from bridge.triggers.reset import Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
@@ -60,3 +62,26 @@ def set_offsets(
         print_json({"group": group, "offsets": offsets})
     else:
         console.print(f"{group} goes on at {', '.join(f'{shard}:{offset}' for shard, offset in offsets.items() if offset is not None)}", highlight=False)
+
+
+@app.command()
+def accept(
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the history of the gateways.")] = "not given",
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the consumer groups of the gateways continue with the offsets that ZooKeeper has now. They wait for it after ZooKeeper was restored, emptied or
+    replaced. A consumer whose offset is older reads some records once more."""
+    by = operator(reason)
+    with opened(run_dir, config) as (_, datastore, coordinator):
+        state = datastore.state
+        stopped = why_stopped(state, coordinator)
+        if stopped is None:
+            raise Refused("consumer groups do not wait: their offsets are where they were saved")
+        deed = Deed(group=GATEWAYS, action="offsets accept", by=by.name, because=by.because, at_us=state.now_us(), to=f"it was stopped: {stopped[:200]}")
+        state.commit({**acceptance(state, coordinator, GATEWAYS, datastore.name), **entry(deed)})
+    if as_json:
+        print_json({"accepted": stopped})
+    else:
+        console.print("consumer groups continue", highlight=False)

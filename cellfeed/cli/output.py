@@ -64,7 +64,8 @@ def cluster_line(cluster: Mapping[str, Any]) -> str:
     else:
         age = "" if cluster["lag_s"] is None else f", the oldest for {cluster['lag_s']:.1f} s"
         lag = f"{cluster['lag_cells']} cells not on a minion yet{age if cluster['lag_cells'] else ''}"
-    return f"cluster {cluster['name']}: master {cluster['master'] or 'unknown'}; {up} of {len(cluster['nodes'])} nodes up; {lag}"
+    mode = "semi-synchronous" if cluster["semi_sync"] else "asynchronous"
+    return f"cluster {cluster['name']}: master {cluster['master'] or 'unknown'}, {mode}; {up} of {len(cluster['nodes'])} nodes up; {lag}"
 
 
 def fail(error: CellfeedError, as_json: bool = False) -> typer.Exit:

@@ -15,7 +15,7 @@ from rich.text import Text
 from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.open import open_coordinator
 from bridge.gateway.nodes import all_nodes
-from bridge.gateway.slot_claims import slots_by_gateway
+from bridge.gateway.slot_claims import slots_by_gateway, why_stopped
 from bridge.gateway.spread import SLOTS
 from bridge.triggers.foothold import choices, lost_offsets
 from bridge.triggers.lag import GroupLag as TriggerLag
@@ -72,6 +72,9 @@ class _Told:
     groups: list[GroupLag] = field(default_factory=list)
     triggers: list[TriggerLag] = field(default_factory=list)
     gateways: list[GatewayAmongOthers] = field(default_factory=list)
+    consumers_wait: str | None = None
+    """Why consumer groups of the gateways stand still, until somebody accepts their offsets."""
+
     erasures: list[UnendedErasure] = field(default_factory=list)
     storage_away: str | None = None
     coordination_away: str | None = None
@@ -85,6 +88,7 @@ class _Told:
             "groups": [vars(lag) for lag in self.groups],
             "triggers": [summary(lag) for lag in self.triggers],
             "gateways": [vars(gateway) for gateway in self.gateways],
+            "consumers_wait": self.consumers_wait,
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
             "storage_away": self.storage_away,
             "coordination_away": self.coordination_away,
@@ -112,7 +116,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
 def _told(directory: RunDir, config: Config) -> _Told:
     kinds = dict(process_names(config))
     told = _Told(
-        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name)} for entry in directory.processes()],
+        [{**msgspec.to_builtins(entry), "up": directory.alive(entry.name), "troubles": directory.troubles(entry.name)} for entry in directory.processes()],
         [{"name": name, "kind": kinds.get(name), "reason": reason} for name, reason in directory.missing().items()],
     )
     try:
@@ -133,6 +137,9 @@ def _learn_groups(told: _Told, directory: RunDir, config: Config, datastore: Dat
         triggers |= set(reader.groups())
         told.triggers = [reader.read(group) for group in sorted(triggers)]
         told.gateways = _gateways(datastore, coordinator)
+        told.consumers_wait = (
+            why_stopped(datastore.state, coordinator) if told.gateways or any(kind == "gateway" for kind, _ in process_names(config)) else None
+        )
         told.groups = _lags(coordinator, datastore, triggers, told.heads)
     except Unavailable as error:
         told.groups, told.coordination_away = [], str(error)
@@ -146,6 +153,9 @@ def _print_processes(told: _Told) -> None:
     for missing in told.missing:
         table.add_row(missing["name"], missing["kind"], "", Text("not started", "red"), "")
     console.print(table if told.processes or told.missing else "no process runs")
+    for process in told.processes:
+        for trouble in process["troubles"]:
+            console.print(f"{process['name']}: {trouble}; its log is {process['log']}", style="red", highlight=False, soft_wrap=True, markup=False)
     for missing in told.missing:
         console.print(f"{missing['name']} could not be started, and is tried again: {missing['reason']}", style="red", highlight=False)
 
@@ -183,6 +193,8 @@ def _print_gateways(told: _Told) -> None:
             addresses = ", ".join(f"{listener} {address}" for listener, address in gateway.addresses.items())
             table.add_row(gateway.name, str(gateway.node_id), addresses, gateway.registry, f"{len(gateway.slots)} of {SLOTS}")
         console.print(table)
+    if told.consumers_wait:
+        console.print(told.consumers_wait, style="red", highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_groups(told: _Told, datastore: str) -> None:

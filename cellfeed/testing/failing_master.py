@@ -210,6 +210,10 @@ class FailingMaster:
         return self._minion.shards
 
     @property
+    def history_id(self) -> str:
+        return self._minion.history_id
+
+    @property
     def state(self) -> StateTable:
         return self._state
 

@@ -99,6 +99,10 @@ class GatedEngine:
         return self._engine.shards
 
     @property
+    def history_id(self) -> str:
+        return self._engine.history_id
+
+    @property
     def state(self) -> StateTable:
         return self._state
 

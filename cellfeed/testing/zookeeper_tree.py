@@ -14,7 +14,7 @@ from typing import Any, Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from store.errors import Unavailable
 
 _ANY_VERSION: Final = -1
@@ -42,12 +42,24 @@ class _Session:
     silent_since_s: float | None = None
 
 
+@dataclass(frozen=True)
+class TreeCopy:
+    """A data directory, as it was."""
+
+    zxid: int
+    znodes: dict[str, _Znode]
+    sessions: dict[int, _Session]
+    last_session: int
+
+
 @dataclass
 class ZooKeeperTree:
     """The server. Any number of threads may use it."""
 
     refused: int = 0
     """Calls that found it away."""
+    starts: int = 0
+    """How often it came up: each time, clients connect again."""
     _away: bool = False
     _zxid: int = 0
     _znodes: dict[str, _Znode] = field(default_factory=dict)
@@ -74,6 +86,7 @@ class ZooKeeperTree:
         """As after a restart: sessions are as they were, and each has the whole of its time-out again."""
         with self._lock:
             self._away = False
+            self.starts += 1
             for session in self._sessions.values():
                 if session.silent_since_s is not None:
                     session.silent_since_s = time.monotonic()
@@ -84,6 +97,19 @@ class ZooKeeperTree:
             now_ms = time.time_ns() // 1_000_000
             self._znodes = {"/": _Znode(b"", 0, 0, now_ms, now_ms)}
             self._sessions.clear()
+            self.starts += 1
+
+    def copy(self) -> TreeCopy:
+        """What is on its disk: znodes and sessions."""
+        with self._lock:
+            return TreeCopy(self._zxid, dict(self._znodes), dict(self._sessions), self._last_session)
+
+    def go_back(self, copy: TreeCopy) -> None:
+        """It starts again with an earlier disk: znodes, transaction numbers and sessions are those of then."""
+        with self._lock:
+            self._zxid, self._znodes, self._last_session = copy.zxid, dict(copy.znodes), copy.last_session
+            self._sessions = {number: _Session(each.timeout_s, each.silent_since_s) for number, each in copy.sessions.items()}
+            self.starts += 1
 
     def silence(self, session: int, *, since_s: float | None) -> None:
         """The session's process is not heard of from then on (monotonic seconds), or is heard of again (None)."""
@@ -113,9 +139,11 @@ class ZooKeeperTree:
     def names_below(self, path: str) -> list[str]:
         return _children(self._znodes, path)
 
-    def commit(self, session: int, operations: Sequence[Operation]) -> list[Any]:
+    def commit(self, session: int, operations: Sequence[Operation], start: int | None = None) -> list[Any]:
         with self._lock:
             self._reach(session)
+            if start not in (None, self.starts):
+                raise OtherConnection
             znodes, results = dict(self._znodes), []
             for operation in operations:
                 try:
@@ -208,6 +236,14 @@ class TreeClient(ZooKeeperClient):
         self.session_timeout_s = timeout_s
 
     @property
+    def connections_made(self) -> int:
+        return self._tree.starts
+
+    @property
+    def hosts(self) -> str:
+        return "in memory"
+
+    @property
     def session_id(self) -> int:
         return self._session
 
@@ -222,9 +258,9 @@ class TreeClient(ZooKeeperClient):
         del newest
         return self._read(lambda: [self._tree.names_below(path) for path in paths])
 
-    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+    def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
         self._call()
-        return self._tree.commit(self._session, operations)
+        return self._tree.commit(self._session, operations, connection)
 
     def abandon(self) -> None:
         """Its process is gone without a word: the session ends with its time-out."""

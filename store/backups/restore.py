@@ -39,7 +39,7 @@ from store.backups.check import dictionaries_known, read_dictionaries, read_segm
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
-from store.cells import ERASED_COLUMN, StoredCell, moment
+from store.cells import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from store.dictionaries.dictionary import Dictionary
 from store.digest import ShardDigest
 from store.errors import DataDamaged, ProtectData
@@ -60,7 +60,6 @@ work for so many."""
 REVISIONS_LEFT_OUT: Final = 1_000_000_000
 """Revisions of the state table: those from after the backup are tokens that a process may still hold, and must not come to mean something else."""
 
-RESTORED_COLUMN: Final = "RESTORED"
 _NAMED_MAX: Final = 10
 _KEYS_AT_A_TIME: Final = 4_096
 _SCAN_CELLS: Final = min(5_000, SCAN_CELLS_MAX)
@@ -93,7 +92,8 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``state``: the entries that come back, keys and values."""
+    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``: the identity of the history that was backed up, where the
+    backup has it."""
 
     chain: Sequence[Backup]
     epoch: int
@@ -103,6 +103,7 @@ class Plan:
     dictionaries: Sequence[Dictionary]
     turns: Sequence[BackedTurn]
     columns: Sequence[str]
+    parent: str | None = None
 
     @property
     def backup(self) -> Backup:

@@ -5,6 +5,12 @@
                                promoted, and removes them only when they are on the own cluster's minions
     no other master answers    the put goes to the own master alone, as without a buffer
 
+What a put answers when a cell was neither written nor buffered:
+
+    ``failed``    no table took a copy, so certainly nothing was written, and nothing will be
+    ``unknown``   a copy was added, or may have been: the drain may write it, now or later. Putting the cell again tells
+    ``conflict``  the own log has another body, or refuses the row for good: so the drain can only drop a copy, whatever tables have
+
 Crash points of a put: after the copies, before the own put: the caller has no answer, the drain puts the cells (``unknown`` became stored). After the own
 put: the drain finds the cells there and removes the copies. A copy whose cell is stored with another body was never answered ``buffered`` (the caller was told
 ``conflict``) and is dropped; an accepted one is kept and shown in the ledger as a conflict, for a person to decide: nothing acknowledged is dropped. But what
@@ -20,10 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from store.cells import NewCell, Outcome, PutResult, conflict_error
+from store.background import SupervisedThread
+from store.cells import NewCell, Outcome, PutResult
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
-from store.errors import CellfeedError, OutcomeUnknown, RowErased, Unavailable
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
 from store.repeated_warnings import RepeatedWarning
@@ -60,58 +67,71 @@ class BufferedWriter:
         self._lacking = RepeatedWarning(_log)
 
     def put(self, own: str, cells: Sequence[NewCell]) -> list[PutResult]:
-        """As the engine's ``put``, for cells of the cluster ``own``. Raises only when neither the own master nor another one took them."""
-        kept_on = self._copy(own, cells)
+        """As the engine's ``put``, for cells of the cluster ``own``. Raises only when no table has a copy, or may have one."""
+        copies = self._copy(own, cells)
         failpoint("buffer.after_copies")
         try:
             results = self._write(cells)
-        except Unavailable as error:
-            if not kept_on:
+        except CellfeedError as error:
+            if not copies:
                 raise
-            return self._accepted(own, kept_on, cells, error)
+            results = [PutResult(Outcome.FAILED, self._shard_of(cell), error=error) for cell in cells]
         failpoint("buffer.after_own_put")
-        # Of a group whose shards went different ways, those that were not written.
-        waiting = [(index, result.error) for index, result in enumerate(results) if isinstance(result.error, Unavailable)]
-        if waiting and kept_on:
-            with suppress(Unavailable):
-                accepted = self._accepted(own, kept_on, [cells[index] for index, _ in waiting], waiting[0][1])
-                for (index, _), result in zip(waiting, accepted, strict=True):
-                    results[index] = result
-        refused = [cell for cell, result in zip(cells, results, strict=True) if result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)]
-        if refused:
-            for name in kept_on:
-                with suppress(CellfeedError):  # the drain finds the conflict otherwise, and drops the copy
-                    self._tables[name].remove_copies(own, refused)
-        return results
+        if copies:
+            self._accept(own, copies, cells, results)
+            self._drop_refused(own, copies, cells, results)
+        return [self._uncertain(result, copies) for result in results] if copies else results
 
     def _copy(self, own: str, cells: Sequence[NewCell]) -> list[str]:
+        """The clusters that have copies, those first that said so, then those that may have them."""
         others = [name for name in self._tables if name != own]
         self._chance.shuffle(others)
-        kept_on: list[str] = []
+        kept_on, may_be_on = list[str](), list[str]()
         for name in others:
             if len(kept_on) == self._copies:
                 break
             try:
                 self._tables[name].add(own, cells)
-            except Unavailable as error:
+            except CellfeedError as error:
                 self._lacking.warn("no copy of a put for cluster %s on %s: %s", own, name, error)
+                if not error.definite:
+                    may_be_on.append(name)
             else:
                 kept_on.append(name)
-        return kept_on
+        return kept_on + may_be_on
 
-    def _accepted(self, own: str, kept_on: Sequence[str], cells: Sequence[NewCell], error: Unavailable) -> list[PutResult]:
-        failpoint("buffer.before_accept")
-        for name in kept_on:
+    def _accept(self, own: str, copies: Sequence[str], cells: Sequence[NewCell], results: list[PutResult]) -> None:
+        """Has the tables answer for the cells that the own master did not take, of a group whose shards went different ways as well."""
+        waiting = [index for index, result in enumerate(results) if isinstance(result.error, Unavailable)]
+        if waiting:
+            failpoint("buffer.before_accept")
+        for name in copies:
+            if not waiting:
+                return
             try:
-                same = self._tables[name].accept(own, cells)
-            except Unavailable:
+                same = self._tables[name].accept(own, [cells[index] for index in waiting])
+            except CellfeedError:
                 continue
-            return [self._buffered(cell, is_same) for cell, is_same in zip(cells, same, strict=True)]
-        raise error
+            for index in (index for index, is_same in zip(waiting, same, strict=True) if is_same):
+                results[index] = PutResult(Outcome.BUFFERED, self._shard_of(cells[index]))
+            waiting = [index for index, is_same in zip(waiting, same, strict=True) if not is_same]
 
-    def _buffered(self, cell: NewCell, is_same: bool) -> PutResult:
-        shard = self._shard_of(cell)
-        return PutResult(Outcome.BUFFERED, shard) if is_same else PutResult(Outcome.CONFLICT, shard, error=conflict_error(cell, None))
+    def _drop_refused(self, own: str, copies: Sequence[str], cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
+        refused = [cell for cell, result in zip(cells, results, strict=True) if _is_refused(result)]
+        for name in copies if refused else ():
+            with suppress(CellfeedError):  # the drain finds out otherwise, and drops the copy
+                self._tables[name].remove_copies(own, refused)
+
+    def _uncertain(self, result: PutResult, copies: Sequence[str]) -> PutResult:
+        """A cell that is neither written nor buffered, nor can ever be written, may be written by the drain."""
+        if result.error is None or _is_refused(result):
+            return result
+        why = f"a copy may wait on {' or '.join(copies)}, from where it is written later: {result.error}; put the same cells again to learn their fate"
+        return PutResult(Outcome.UNKNOWN, result.shard, error=OutcomeUnknown(why))
+
+
+def _is_refused(result: PutResult) -> bool:
+    return result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)
 
 
 class BufferDrain:
@@ -121,16 +141,14 @@ class BufferDrain:
     def __init__(self, tables: Mapping[str, BufferTable], cluster_of: Callable[[int], Cluster], shard_of: Callable[[NewCell], int]) -> None:
         self._tables, self._cluster_of, self._shard_of = tables, cluster_of, shard_of
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread("buffer-drain", self._run)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="buffer-drain", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def counts(self) -> dict[str, list[BufferCount] | str]:
         """The ledger: per cluster what its table holds for whom; the reason where it cannot be read."""
@@ -174,11 +192,7 @@ class BufferDrain:
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_EVERY_S):
-            try:
-                self.drain_once()
-            except Exception:
-                # The job must outlive whatever happens to it: what it is for would silently stop.
-                _log.exception("the buffers were not drained this time")
+            self.drain_once()
 
     def _drain(self, table: BufferTable, owner: str, older_than_s: float) -> int:
         removed = after_id = 0
@@ -196,7 +210,7 @@ class BufferDrain:
         results = own.put([waiting.cell for waiting in batch])
         failpoint("buffer.drain.after_put")
         for waiting, result in zip(batch, results, strict=True):
-            if result.outcome is Outcome.CONFLICT:
+            if result.outcome is Outcome.CONFLICT or isinstance(result.error, (DataDamaged, ProtectData)):
                 self._conflict(table, waiting, result)
         erased = [waiting.buffer_id for waiting, result in zip(batch, results, strict=True) if isinstance(result.error, RowErased)]
         own.look()
@@ -215,7 +229,8 @@ class BufferDrain:
             _log.error("a buffered cell cannot be written: %s", result.error)
             table.mark_conflict(waiting.buffer_id, str(result.error))
         else:
-            table.remove([waiting.buffer_id])
+            # Only while nobody was answered ``buffered``, which may have come since it was read; then the next round finds it accepted.
+            table.remove_copies(waiting.owner, [waiting.cell])
 
 
 def buffer_of(cluster: Cluster) -> BufferTable:
@@ -227,8 +242,8 @@ class _OnMaster:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
-        return self._cluster.write(lambda engine, role: engine.buffer.add(owner, cells, role.terms))
+    def add(self, owner: str, cells: Sequence[NewCell]) -> None:
+        self._cluster.write(lambda engine, role: engine.buffer.add(owner, cells, role.terms))
 
     def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
         return self._cluster.write(lambda engine, role: engine.buffer.accept(owner, cells, role.terms))

@@ -37,12 +37,13 @@ class BufferCount:
 class BufferTable(Protocol):
     """One cluster's table. Every call is one transaction on its master."""
 
-    def add(self, owner: str, cells: Sequence[NewCell]) -> list[int]:
-        """Keeps copies, durable when it returns; a buffer id per cell. A triple that waits already keeps its first body and its id."""
+    def add(self, owner: str, cells: Sequence[NewCell]) -> None:
+        """Keeps copies, durable when it returns. A triple that waits already keeps its first body and its id."""
         ...
 
     def accept(self, owner: str, cells: Sequence[NewCell]) -> list[bool]:
-        """Makes the buffer answer for cells that were added. Per cell whether the body that waits is this one; another body is a conflict."""
+        """Makes the buffer answer for cells that were added. Per cell whether the body that waits is this one: not when another one waits, nor when nothing
+        does, which the drain may have put."""
         ...
 
     def waiting(self, owner: str, after_id: int, limit: int, older_than_s: float) -> list[BufferedCell]:
@@ -68,7 +69,7 @@ class NodeBufferTable(Protocol):
     """The same of one node of a cluster, where writes come with terms: under others than the node's own
     they are refused (StaleWriter, nothing written)."""
 
-    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[int]: ...
+    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None: ...
 
     def accept(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[bool]: ...
 

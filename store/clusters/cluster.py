@@ -7,6 +7,13 @@ Writes go to the master, under the leader epoch of the role that this process be
 
 A cluster without minions has only ``committed``. The watermark never falls in a process (I9): what was shown stays shown, whoever goes away afterwards.
 
+The role is a live value: within an epoch minions are added to it, and every process learns of them with its next look at a node that has the new role. A node
+counts as a minion once its own copy of the role names it. That argues the step from ``committed`` to ``replicated``, when a cluster gets its first minion:
+
+    the role with the minion is one commit on the master, behind every cell that anybody was shown by the master's word alone, for role and counters
+    come in one snapshot; so a look that shows more shows the minion as well, and the master's word has ended
+    a minion that has this commit has all those cells; before it has it, no watermark counts it and no promotion takes it for a minion
+
 A process may be cut off from every node but an old master, which does not know yet that it is one. What it reads there (``tests/integration/test_cut_off.py``):
 
     logs          nothing past the watermark, which needs a minion: so nothing that a promotion can take back. They stand still
@@ -31,7 +38,7 @@ from typing import Final, TypeVar
 
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
-from store.clusters.roles import Role
+from store.clusters.roles import Role, newest
 from store.engines.contract import ErasedStep, Head, Replica
 from store.errors import OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
 from store.limits import ADDED_ID_MAX
@@ -41,6 +48,11 @@ ROLE_FRESH_S: Final = 1.0
 
 CONFIRM_S: Final = 3.0
 """How long what a node said of the cluster's role counts, in seconds: several looks, so that a busy machine does not make a master doubtful."""
+
+MINION_WAIT_S: Final = 10.0
+"""How long a trim or an erasure waits until a minion has it, in seconds: a minion applies a commit in milliseconds, on a busy machine in seconds."""
+
+_PAUSE_S: Final = 0.002
 
 _UNKNOWN_HEAD: Final = Head(0, 0, 0, 0, 0)
 
@@ -111,9 +123,9 @@ class Cluster:
         """Called by the nodes' watchers. Whoever still waits for an old master, which may hang, is cut off: the call's fate is not known, and is told so."""
         with self._lock:
             before = self._role
-            if before is not None and role.epoch <= before.epoch:
+            self._role = newest([before, role])
+            if self._role is before:
                 return
-            self._role = role
         if before is not None and before.master != role.master and (old := self.nodes.get(before.master)) is not None:
             old.abort()
 
@@ -134,8 +146,11 @@ class Cluster:
             raise StorageUnavailable(f"cluster {self.name}: its master is {name!r}, which the configuration does not name; it names {', '.join(self.nodes)}")
         return node
 
-    def _views(self) -> dict[str, NodeView]:
-        return {name: view for name, node in self.nodes.items() if (view := node.view) is not None}
+    def _seen(self) -> tuple[Role, dict[str, NodeView]]:
+        """What the nodes last said, and the newest role among it: counters that came with a role are judged under it, or a newer one."""
+        role = self.role()
+        views = {name: view for name, node in self.nodes.items() if (view := node.view) is not None}
+        return newest([role, *(view.role for view in views.values())]) or role, views
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +165,7 @@ class Cluster:
                 # Nothing was written. If another node is master by now it is asked, once.
                 self.look()
                 now = self.role()
-                if now.epoch == role.epoch:
+                if now == role:
                     raise
                 return self._write_under(now, what, timeout_s)
         except StaleWriter as error:
@@ -229,13 +244,13 @@ class Cluster:
         """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has ever told them."""
         if fresh:
             self.look()
-        role, views = self.role(), self._views()
+        role, views = self._seen()
         following = {name: view for name, view in views.items() if view.role is not None and view.role.epoch == role.epoch}
         if not following:
             raise StorageUnavailable(f"cluster {self.name}: no node that follows {role.master} answers")
         master = following.get(role.master)
         told_by_master = master is not None and self.nodes[role.master].why_not is None and self._heard_enough(role)
-        minions = [view for name, view in following.items() if name != role.master]
+        minions = _counted(role, views)
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
         found = {}
         with self._lock:
@@ -271,16 +286,16 @@ class Cluster:
 
     def replicated(self) -> dict[int, int]:
         """Per shard the first added_id that no minion following the master is known to hold; the master's own where it has no minions."""
-        role, views = self.role(), self._views()
-        names = [name for name in self.nodes if name != role.master] if role.minions else [role.master]
-        following = [view for name in names if (view := views.get(name)) is not None and view.role is not None and view.role.epoch == role.epoch]
-        return {shard: max((view.heads[shard].next_added_id for view in following if shard in view.heads), default=0) for shard in self.shards}
+        role, views = self._seen()
+        master = views.get(role.master)
+        told = _counted(role, views) if role.minions else [master] if master and master.role and master.role.epoch == role.epoch else []
+        return {shard: max((view.heads[shard].next_added_id for view in told if shard in view.heads), default=0) for shard in self.shards}
 
     def trim_limits(self) -> dict[int, int]:
         """Per shard the id below which every node has all cells, and which was shown. Raises StorageUnavailable when one of the nodes has not told: a minion
         that lags or sleeps may be promoted, and must not come to a log that it lacks the front of."""
         heads = self.heads()
-        role, views = self.role(), self._views()
+        role, views = self._seen()
         for name in {role.master, *role.minions}:
             view = views.get(name)
             if view is None or view.role is None or view.role.epoch != role.epoch:
@@ -295,16 +310,50 @@ class Cluster:
         }
 
     def trim(self, shard: int, below: int, cells_max: int) -> int:
-        """A step of a trim on the master, under the role's epoch; see the engine's."""
-        return self.write(lambda engine, role: engine.trim(shard, below, cells_max, role.terms))
+        """A step of a trim on the master, under the role's epoch; see the engine's. Returns when a minion has it. Raises OutcomeUnknown when none has it in
+        time; the step can be repeated."""
+        role, start = self.write(lambda engine, role: (role, engine.trim(shard, below, cells_max, role.terms)))
+        self._wait_for_minion(role, shard, lambda minion, master: minion.log_start >= master.log_start, f"trimmed shard {shard}")
+        return start
 
     def erase(self, row_key: bytes, cells_max: int) -> ErasedStep:
-        """A step of an erasure on the master, under the role's epoch; see the engine's."""
-        return self.write(lambda engine, role: engine.erase(row_key, cells_max, role.terms))
+        """A step of an erasure on the master, under the role's epoch; see the engine's. Returns when a minion has all steps so far, in either mode of
+        replication: a step that finds nothing left to do may follow one that no promotion would keep. Raises OutcomeUnknown when none has them in time; the
+        step can be repeated."""
+        role, step = self.write(lambda engine, role: (role, engine.erase(row_key, cells_max, role.terms)))
+        self._wait_for_minion(role, step.shard, lambda minion, master: minion.erasures >= master.erasures, f"erased in shard {step.shard}")
+        return step
+
+    def _wait_for_minion(self, role: Role, shard: int, has_it: Callable[[Head, Head], bool], what: str) -> None:
+        """Until a minion has of a shard what the master has now: ``has_it`` compares their counters. At once in a cluster without minions."""
+        began_s = time.monotonic()
+        wanted: Head | None = None
+        while True:
+            self.look()
+            now, views = self._seen()
+            if now.epoch != role.epoch:
+                raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, but {now.master} has become master meanwhile; repeat it")
+            master = self.node(role.master)
+            if wanted is None and master.told_at_s >= began_s and (view := master.view) is not None:
+                wanted = view.heads.get(shard, _UNKNOWN_HEAD)
+            if wanted is _UNKNOWN_HEAD:
+                raise OutcomeUnknown(f"cluster {self.name}: {role.master} {what}, which moves to another cluster; repeat it")
+            if wanted and (not now.minions or any(has_it(view.heads[shard], wanted) for view in _counted(now, views) if shard in view.heads)):
+                return
+            if time.monotonic() - began_s > MINION_WAIT_S:
+                raise OutcomeUnknown(
+                    f"cluster {self.name}: {role.master} {what}, but no minion has it after {MINION_WAIT_S:.0f} s, so a promotion may undo it; repeat it"
+                )
+            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         for node in self.nodes.values():
             node.close()
+
+
+def _counted(role: Role, views: Mapping[str, NodeView]) -> list[NodeView]:
+    """Of the minions of the role's epoch those whose own copy of the role names them; see the module."""
+    return [view for name, view in views.items() if view.role is not None and view.role.epoch == role.epoch and name in view.role.minions]
 
 
 def _later(one: Head | None, other: Head) -> Head:

@@ -1,4 +1,4 @@
-"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E23, with E1 per cluster.
+"""An engine over clusters: each shard's calls go to the cluster that the shard map names. Promises E1–E24, with E1 per cluster.
 
 One transaction cannot span two clusters, so a datastore over several has one group commit per cluster (:meth:`ClusteredEngine.commit_group`): a cluster that is
 away holds up nobody else's puts.
@@ -99,6 +99,10 @@ class ClusteredEngine:
     @property
     def shards(self) -> int:
         return self._shards
+
+    @property
+    def history_id(self) -> str:
+        return ""
 
     @property
     def state(self) -> StateTable:

@@ -3,27 +3,34 @@
 Steps, and what a kill after each leaves:
 
     1. lock          a user lock on a majority of the nodes: one promotion at a time; it ends with its connections
-    2. fence         the old master, if it answers: read-only, its clients cut off. Killed here: no writes until a promotion is run again
+    2. fence         the old master, if it answers: read-only, its clients cut off. Then the minions come to its position, in either mode of replication.
+                     Killed here: no writes until a promotion is run again
     3. collect       the minions stop receiving, apply what they have, and the one with most is chosen among those that have heard of the present epoch
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each begins, and the role. From its commit on whoever hears of
                      the role sends writes there; they are refused (definitely not written) until step 6
     5. re-point      the other minions follow the new master
     6. open          the new master takes writes
 
-Run again after a kill it does what is left: a role whose master is still read-only is opened, minions are pointed to it.
+Run again after a kill it does what is left: a role whose master is still read-only is opened, minions are pointed to it. A promotion that is refused before
+step 4 gives the old master its writes back, and the minions receive again.
 
-What is lost by it. With semi-synchronous replication every acknowledged cell is on a minion, so nothing. Without, the old master's last commits may be on
-no minion: they were never shown (the watermark counts minions), and come back from the buffer of another cluster, or with the old master (``rejoin``), under
-new ids.
-A minion that is left out may hold cells that were shown; so every minion must answer, unless the operator names it as given up. An old master that has not
-come back is no minion: it may hold more than any of them, but of another history, and takes no part.
+What is lost by it. From a master that answers nothing: it is fenced, and its minions have its position before one is chosen. From one that does not answer,
+with semi-synchronous replication nothing that was acknowledged: it is on a minion. Without, the old master's last commits may be on no minion: they were never
+shown (the watermark counts minions), and come back from the buffer of another cluster, or with the old master (``rejoin``), under new ids.
+A minion that is left out may hold cells that were shown; so every minion must answer, unless the operator names it as given up. A master that answers, and that
+no minion catches up with, can be given up in the same way. An old master that has not come back is no minion: it may hold more than any of them, but of another
+history, and takes no part.
+
+A change of the mode of replication (:func:`follow_configuration`) is a promotion of the master itself: it is fenced, the epoch with the mode is raised, and it
+is opened. So no writer that remembers the other mode is acknowledged in it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,6 +51,7 @@ from store.engines.mysql_replication import (
     position,
     promotion_lock,
     set_semi_sync,
+    start_receiving,
     stop_following,
     stop_receiving,
 )
@@ -53,10 +61,19 @@ from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavail
 from store.failpoints import declare, failpoint
 
 declare("promote.after_fence", "promote.after_collect", "promote.after_raise", "promote.after_repoint", "promote.after_open")
+declare("mode.after_fence", "mode.after_raise")
 
 _log = logging.getLogger("cellfeed.failover")
 QUICK_TIMEOUT_S: Final = 1.0
 """How long a node is waited for that may be the one that hangs, in seconds."""
+
+HANDOVER_S: Final = 10.0
+"""How long a fenced master waits for the minion that takes over to come to its position, in seconds: nobody writes meanwhile."""
+
+ALL_HANDOVER_S: Final = 2.0
+"""How long the other minions are waited for as well, in seconds: one that lags catches up from the new master."""
+
+_PAUSE_S: Final = 0.02
 
 _EPOCH_MAX: Final = (1 << 31) - 1
 
@@ -102,8 +119,9 @@ def master_state(cluster: ClusterServers) -> MySqlState:
 
 
 def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[str] = (), gone_in: int | None = None) -> Promotion:
-    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: minions to go on without. ``gone_in``: the epoch whose master was found to
-    be gone; only if that is still the epoch, and its master still takes no writes, is anything done. See the module.
+    """Makes ``to`` (the most advanced minion, when not given) master. ``give_up``: nodes to continue without, minions or the master, with what only they hold.
+    ``gone_in``: the epoch whose master was found to be gone; only if that is still the epoch, and its master still takes no writes, is anything done. See the
+    module.
 
     Raises StaleWriter when that is so no more, ProtectData when cells that were shown could be lost by it, StorageUnavailable when a node that is needed does
     not answer.
@@ -119,16 +137,22 @@ def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[
 
 
 def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], gone_in: int | None) -> Promotion:
-    _, silent = cluster_role(quick)
-    answering = [name for name in cluster.servers if name not in silent]
-    if 2 * len(answering) <= len(cluster.servers):
-        raise StorageUnavailable(f"cluster {cluster.name}: only {', '.join(answering)} answer; a majority of {len(cluster.servers)} nodes is needed: {silent}")
+    silent = _minority(quick)
     with settled_role(cluster, quick) as role:
         if gone_in is not None and (gone_in != role.epoch or (role.master not in silent and _takes_writes(quick, role))):
             raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
-        if _is_unfinished(quick, role) and to in (None, role.master):
+        if _is_unfinished(quick, role) and to in (None, role.master) and role.master not in give_up:
             return _finish(cluster, role, give_up)
         return _promote(cluster, quick, role, to, give_up)
+
+
+def _minority(quick: ClusterServers) -> dict[str, str]:
+    """The nodes that do not answer, and why. Raises StorageUnavailable when they are not a minority."""
+    _, silent = cluster_role(quick)
+    answering = [name for name in quick.servers if name not in silent]
+    if 2 * len(answering) <= len(quick.servers):
+        raise StorageUnavailable(f"cluster {quick.name}: only {', '.join(answering)} answer; a majority of {len(quick.servers)} nodes is needed: {silent}")
+    return silent
 
 
 @contextmanager
@@ -170,17 +194,21 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
         check_mariadb(cluster.servers[name])
     done = Promotion(cluster.name, "", role.epoch + 1, role.master, fenced=False, gave_up=sorted(give_up))
     done.left_out = sorted(set(cluster.servers) - {role.master, *candidates, *give_up})
+    was_open = _takes_writes(quick, role)
     done.fenced = _fence(quick, role)
     failpoint("promote.after_fence")
-    positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
-    failpoint("promote.after_collect")
-    heard = {name: told for name in candidates if (told := _told(cluster, name)) and told.epoch == role.epoch}
-    role = newest([role, *heard.values()]) or role
-    if missing := sorted(set(role.minions) - set(candidates) - set(give_up)):
-        raise ProtectData(
-            f"{', '.join(missing)} came back as minion of {role.master}, and may hold cells that were shown; bring it back, or give it up by name"
-        )
-    done.master = _chosen(cluster, {name: positions[name] for name in heard}, to)
+    try:
+        if done.fenced and role.master not in give_up:
+            _hand_over(cluster, role, candidates, to)
+        positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
+        failpoint("promote.after_collect")
+        heard = {name: told for name in candidates if (told := _told(cluster, name)) and told.epoch == role.epoch}
+        role = newest([role, *heard.values()]) or role
+        _check_left_out(cluster, role, candidates, heard, give_up)
+        done.master = _chosen(cluster, {name: positions[name] for name in heard}, to)
+    except CellfeedError:
+        _take_back(cluster, role, candidates, reopen=done.fenced and was_open)
+        raise
     done.position = positions[done.master].text
     done.minions = [name for name in candidates if name != done.master]
     raised = role.promoted(done.master, done.minions, done.position)
@@ -188,6 +216,94 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
     failpoint("promote.after_raise")
     _open(cluster, raised)
     return done
+
+
+def _hand_over(cluster: ClusterServers, role: Role, candidates: Collection[str], to: str | None) -> None:
+    """Until the minion that takes over, and if possible all, have what the fenced master has. Raises StorageUnavailable."""
+    fenced = cluster.server(role.master)
+    fenced.drop_idle()
+    wanted = position(fenced)
+    began_s = time.monotonic()
+    while True:
+        positions = {name: position(cluster.server(name)) for name in candidates}
+        behind = [name for name, told in positions.items() if told.sequence < wanted.sequence]
+        waited_s = time.monotonic() - began_s
+        enough = to not in behind if to else len(behind) < len(positions)
+        if not behind or (enough and waited_s > ALL_HANDOVER_S):
+            return
+        if waited_s > HANDOVER_S:
+            told_of = ", ".join(f"{name} at {positions[name].text or 'nothing'}" for name in behind)
+            raise StorageUnavailable(
+                f"cluster {cluster.name}: nobody was promoted: {role.master} is at {wanted.text}, and after {HANDOVER_S:.0f} s {told_of}; see why replication "
+                f"lags, or continue without what only {role.master} has by naming it as given up: "
+                f"cellfeed cluster promote {cluster.name} --give-up {role.master}"
+            )
+        time.sleep(_PAUSE_S)
+
+
+def _check_left_out(cluster: ClusterServers, role: Role, candidates: Collection[str], heard: Mapping[str, Role], give_up: Collection[str]) -> None:
+    """Raises ProtectData when cells may have been shown that none of the candidates has to have."""
+    if missing := sorted(set(role.minions) - set(candidates) - set(give_up)):
+        raise ProtectData(
+            f"{', '.join(missing)} came back as minion of {role.master}, and may hold cells that were shown; bring it back, or give it up by name"
+        )
+    if heard and role.master not in give_up and not any(name in told.minions for name, told in heard.items()):
+        raise ProtectData(
+            f"cluster {cluster.name}: {', '.join(heard)} has not caught up with {role.master} since it came, and may lack cells that were shown; bring "
+            f"{role.master} back, or continue without what only it has by naming it as given up"
+        )
+
+
+def _take_back(cluster: ClusterServers, role: Role, candidates: Collection[str], *, reopen: bool) -> None:
+    """Undoes the steps before the epoch is raised, as far as nodes answer: the minions receive again, and the master takes writes if it did before."""
+    for name in candidates:
+        with suppress(CellfeedError):
+            start_receiving(cluster.servers[name])
+    if reopen:
+        try:
+            open_for_writes(cluster.server(role.master))
+        except CellfeedError as error:
+            _log.error("cluster %s: %s is fenced still: cellfeed cluster promote %s opens it again: %s", cluster.name, role.master, cluster.name, error)
+
+
+def follow_configuration(cluster: ClusterServers) -> Role:
+    """Gives the cluster the mode of replication that its configuration asks for; returns the role, which says the mode that it has. A cluster that never had a
+    minion has none: semi-synchronous replication begins with its first one. Raises StorageUnavailable when a node that is needed does not answer, with the mode
+    as it was, or with a promotion that is to be finished.
+
+    Killed behind the fence: the master takes no writes, in the mode that it had, until a promotion is run. Killed behind the raise: the same, in the new mode.
+    """
+    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
+    try:
+        _minority(quick)
+        with settled_role(cluster, quick) as role:
+            if role.semi_sync == cluster.semi_sync or not (role.semi_sync or role.minions):
+                return role
+            return _change_mode(cluster, quick, role)
+    finally:
+        quick.close()
+
+
+def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role) -> Role:
+    master = cluster.server(role.master)
+    if not _takes_writes(quick, role):
+        raise StorageUnavailable(f"cluster {cluster.name}: {role.master} takes no writes: finish its promotion first: cellfeed cluster promote {cluster.name}")
+    if cluster.semi_sync:
+        for name in role.minions:  # a minion acknowledges over a connection that begins afterwards; its lock must outlive that, so it is not fenced
+            set_semi_sync(cluster.server(name), master=False, wanted=True)
+            stop_receiving(cluster.server(name))
+            start_receiving(cluster.server(name))
+    make_read_only(quick.server(role.master))
+    master.drop_idle()
+    failpoint("mode.after_fence")
+    set_semi_sync(master, master=True, wanted=False)
+    raised = msgspec.structs.replace(role.promoted(role.master, role.minions, position(master).text), semi_sync=cluster.semi_sync)
+    _raise(cluster, raised)
+    failpoint("mode.after_raise")
+    set_semi_sync(master, master=True, wanted=raised.semi_sync)
+    open_for_writes(master)
+    _log.warning("cluster %s: %s in epoch %d", cluster.name, "semi-synchronous" if raised.semi_sync else "asynchronous", raised.epoch)
+    return raised
 
 
 def _finish(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> Promotion:

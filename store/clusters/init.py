@@ -6,6 +6,8 @@ Steps, each of which may be run again after a kill:
     2. the minions follow the first server, semi-synchronous where asked for; bare servers forget the history of their installation first
     3. the schema is made on the master, and replicates
     4. the shard map, then the role, are written on the master: from then on the cluster is there
+
+A cluster that was made before keeps everything but its mode of replication, which becomes the configuration's.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.clusters.catching_up import wait_for_minions
+from store.clusters.failover import follow_configuration
 from store.clusters.roles import Role, read_role, write_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
+from store.engines.mysql_checks import check_server, refuse
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
 from store.engines.mysql_restore import Mark, read_mark
 from store.engines.mysql_state import MySqlState
-from store.errors import ProtectData, Unavailable
+from store.errors import CellfeedError, ProtectData, Unavailable
 from store.failpoints import declare, failpoint
 from store.histories import refuse_other_history
 
@@ -36,12 +40,13 @@ _OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_s
 
 @dataclass(frozen=True)
 class Initialised:
-    """What ``init_cluster`` came to. ``was_there``: the cluster had been made before, and was left as it is."""
+    """What ``init_cluster`` did. ``was_there``: the cluster had been made before. ``semi_sync``: the mode of replication that it has."""
 
     cluster: str
     master: str
     minions: list[str]
     was_there: bool
+    semi_sync: bool
 
 
 def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
@@ -64,7 +69,7 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
             raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
         for told in found:
             refuse_other_history(f"a server of cluster {cluster.name}", told.history_id, "the datastore", shard_map.history_id, _FOREIGN)
-        return Initialised(cluster.name, role.master, role.minions, was_there=True)
+        return _initialised(cluster, _in_wanted_mode(cluster, role), was_there=True)
     if away:
         raise away[0]  # only a cluster that has been made can do without one of its servers
     refuse_restore_under_way(cluster)
@@ -74,9 +79,23 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
     # Last: without a role nobody uses the cluster. Semi-synchronous from here on, when the minions are there to acknowledge.
     if minion_names:
         set_semi_sync(master, master=True, wanted=cluster.semi_sync)
-    write_role(state, Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names), history_id=shard_map.history_id))
+    role = Role(cluster.name, master_name, 0, minion_names, cluster.semi_sync and bool(minion_names), history_id=shard_map.history_id)
+    write_role(state, role)
     _log.info("cluster %s: %s is master, %s follow", cluster.name, master_name, ", ".join(minion_names) or "none")
-    return Initialised(cluster.name, master_name, minion_names, was_there=False)
+    return _initialised(cluster, role, was_there=False)
+
+
+def _initialised(cluster: ClusterServers, role: Role, *, was_there: bool) -> Initialised:
+    return Initialised(cluster.name, role.master, role.minions, was_there, role.semi_sync)
+
+
+def _in_wanted_mode(cluster: ClusterServers, role: Role) -> Role:
+    """The role after the mode of replication was made the configuration's. A cluster that cannot change it now keeps it: it works as it did."""
+    try:
+        return follow_configuration(cluster)
+    except CellfeedError as error:
+        _log.error("cluster %s: the mode of replication stays as it is: %s", cluster.name, error)
+        return role
 
 
 def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
@@ -109,11 +128,24 @@ def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
     return read_mark(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
 
 
-def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
+def check_servers(cluster: ClusterServers) -> None:
+    """Changes nothing. Raises ProtectData for servers that cannot become a cluster, Unavailable for one that does not answer."""
+    master_name, *minion_names = cluster.servers
+    for server in cluster.servers.values():
+        if minion_names:
+            check_mariadb(server)
+        with server.connection() as connection:
+            refuse(server, check_server(connection))
+    for name in minion_names:
+        _follows_already(cluster, name, cluster.server(master_name))
+
+
+def _follows_already(cluster: ClusterServers, name: str, master: MySqlServer) -> bool:
+    """Whether an earlier run made it a minion. Raises ProtectData for a server that cannot be made one."""
     server = cluster.server(name)
     status = minion_status(server)
     if status is not None and (status.master_host, status.master_port) == master.address.replication and not status.error:
-        return  # by an earlier run
+        return True
     if status is not None:
         raise ProtectData(f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL there first if that is over")
     for each in (server, master):
@@ -121,6 +153,13 @@ def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
             raise ProtectData(f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made of servers that hold nothing else")
     if _databases(server) & _of_the_datastore(cluster, server):
         raise ProtectData(f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the master with `cellfeed cluster rejoin` instead")
+    return False
+
+
+def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
+    if _follows_already(cluster, name, master):
+        return
+    server = cluster.server(name)
     # Both are bare: what installing them wrote is no history to share, and would stand in the way of the master's.
     if not _databases(master) & _of_the_datastore(cluster, master) and not _has_minions(master):
         _reset_history(master)

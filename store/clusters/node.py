@@ -6,6 +6,7 @@ The watcher is a thread of its own per node with short time-outs, so a node that
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from store.background import SupervisedThread
 from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import NodeBufferTable
@@ -21,8 +23,11 @@ from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTabl
 from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.engines.mysql_guard import ROLE_KEY
-from store.errors import CellfeedError, DataDamaged, ProtectData, ShardMoving, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, NoMinion, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
+from store.repeated_warnings import RepeatedWarning
+
+_log: Final = logging.getLogger("cellfeed.clusters")
 
 WATCH_TIMEOUT_S: Final = 1.0
 """Longest wait of the watcher for one answer, in seconds."""
@@ -114,23 +119,27 @@ class StorageNode:
         self._began_at_s = 0.0
         self._token: int | None = None
         self._closed = False
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
+        self._failing = RepeatedWarning(_log)
+        self._watcher = SupervisedThread(f"watch-{name}", self._watch)
         self._watcher.start()
 
     # --- calls -----------------------------------------------------------------------------------------------------------
 
     def call(self, what: Callable[[NodeEngine], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open."""
+        """Calls the node's engine through the breaker. Raises StorageUnavailable at once while that is open. A call that failed counts for the breaker unless
+        the node has answered a look that began meanwhile: then the call was slow, and the node is well."""
         if not self.breaker.allows():
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
+        began_s = time.monotonic()
         try:
             result = what(self._engine(timeout_s))
-        except ShardMoving:
+        except (ShardMoving, NoMinion):
             self.breaker.succeeded()  # the node is well
             raise
         except Unavailable as error:
-            self.breaker.failed()
-            self.why_not = str(error)
+            if self.told_at_s <= began_s:
+                self.breaker.failed()
+                self.why_not = str(error)
             raise
         self.breaker.succeeded()
         return result
@@ -169,6 +178,8 @@ class StorageNode:
 
         def waited_enough() -> bool:
             slow = self._begun > self._done and time.monotonic() - self._began_at_s > slow_s
+            if not self._watcher.is_alive():  # it is dead, or its process was forked
+                return True
             return self._done >= ticket or self._closed or slow or (self.why_not is not None and self.breaker.is_open)
 
         with self._changed:
@@ -200,15 +211,20 @@ class StorageNode:
         except Unavailable as error:
             self.breaker.failed()
             self.why_not = str(error)
-        except (DataDamaged, ProtectData, CellfeedError) as error:
+        except CellfeedError as error:
             # The node answers, but its storage is not ours or is damaged: it takes no part.
             self.view = None
             self.why_not = str(error)
             self.refused = error
+        except Exception as error:
+            # A defect, or bytes that no server of ours sends: the node counts as away until a look is answered.
+            self.breaker.failed()
+            self.why_not = f"{type(error).__name__}: {error}"
+            self._failing.warn("the look at node %s failed by a defect: %r", self.name, error, exc_info=error)
         else:
             self._token = look.token
-            self.told_at_s = self._began_at_s
             self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {})
+            self.told_at_s = self._began_at_s
             self.breaker.succeeded()
             self.why_not = self.refused = None
             if role is not None:

@@ -21,7 +21,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
 from store.body_codec import decode_body, is_erased
-from store.cells import NewCell, StoredCell
+from store.cells import ERASED_COLUMN, NewCell, StoredCell
 from store.clusters.failover import QUICK_TIMEOUT_S, cluster_role, settled_role
 from store.clusters.roles import Role, change_role, read_role
 from store.clusters.storage import ClusterServers
@@ -66,16 +66,23 @@ class HoldsMore(ProtectData):
 @dataclass(frozen=True)
 class NeverReplicated:
     """What a node has beyond the history that it shares with its master. ``cells``: of its own shards; ``buffered``: of other clusters, which its buffer
-    answers for; ``position``: where the node was before it was looked through."""
+    answers for; ``erased``: row keys, to be erased again; ``position``: where the node was before it was looked through. No cell of an erased row is listed.
+
+    Trims are not listed: they took only cells that every node had, and a trim is answered when a minion has it. One that was not answered is repeated."""
 
     cells: list[NewCell]
     buffered: list[NewCell]
+    erased: list[bytes]
     position: Gtid
 
     @property
     def nothing(self) -> bool:
-        """Whether nobody's cell is among it."""
-        return not self.cells and not self.buffered
+        """Whether no cell and no erasure is among it."""
+        return not self.cells and not self.buffered and not self.erased
+
+    def __str__(self) -> str:
+        erased = f" and {len(self.erased)} erasures" if self.erased else ""
+        return f"{len(self.cells) + len(self.buffered)} cells{erased}"
 
 
 def heard_epoch(cluster: ClusterServers, node: str) -> int | None:
@@ -115,9 +122,15 @@ def is_half_copied(cluster: ClusterServers, node: str) -> bool:
 def never_replicated(cluster: ClusterServers, node: str, role: Role) -> NeverReplicated:
     """What would be lost if the node became a copy of the master now. Raises StorageUnavailable."""
     at = position(cluster.server(node))
-    extra = [cell for _, cell in extra_cells(cluster, node, role) if not is_erased(cell.body)]
-    cells = [NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body)) for cell in extra]
-    return NeverReplicated(cells, extra_buffered(cluster, node), at)
+    extra = [cell for _, cell in extra_cells(cluster, node, role)]
+    erased = list({cell.row_key: None for cell in extra if cell.column_name == ERASED_COLUMN})
+    cells = [
+        NewCell(cell.row_key, cell.column_name, cell.ref_key, decode_body(cell.body))
+        for cell in extra
+        if not is_erased(cell.body) and cell.row_key not in erased
+    ]
+    buffered = [cell for cell in extra_buffered(cluster, node) if cell.row_key not in erased]
+    return NeverReplicated(cells, buffered, erased, at)
 
 
 def extra_cells(cluster: ClusterServers, node: str, role: Role) -> Iterator[tuple[int, StoredCell]]:
@@ -189,11 +202,14 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
         )
     # Recorded before it follows, so that nobody is shown what only it and the master have while a promotion could go on without it; where no other minion is
     # left that a semi-synchronous commit could wait for, it has to be there for that itself.
-    recorded = _is_recorded(quick, role, node)
+    joined = role.with_minion(node, semi_sync=cluster.semi_sync)
+    recorded = _is_recorded(quick, role, joined)
     failpoint("rejoin.after_record")
-    set_semi_sync(server, master=False, wanted=role.semi_sync)
+    set_semi_sync(server, master=False, wanted=joined.semi_sync)
+    if joined.semi_sync and not role.semi_sync:
+        set_semi_sync(cluster.server(role.master), master=True, wanted=True)  # also for processes that have not heard of the first minion yet
     follow(server, cluster.server(role.master))
-    if not recorded and not _is_recorded(cluster, role, node):
+    if not recorded and not _is_recorded(cluster, role, joined):
         raise StorageUnavailable(f"{node} follows {role.master}, which could not write down that it is a minion again; rejoin it once more")
 
 
@@ -269,12 +285,12 @@ def _give_up_history(cluster: ClusterServers, node: str, expected: Role, listed:
         quick.close()
 
 
-def _is_recorded(cluster: ClusterServers, role: Role, node: str) -> bool:
-    """Has the role name the node as minion: no promotion goes on without it from then on, unless it is given up by name. False when that was not confirmed."""
+def _is_recorded(cluster: ClusterServers, role: Role, joined: Role) -> bool:
+    """Has the role name its minions: no promotion goes on without one from then on, unless it is given up by name. False when that was not confirmed."""
     try:
-        return change_role(MySqlState(cluster.server(role.master), cluster.meta, role.terms), role, role.with_minion(node))
+        return change_role(MySqlState(cluster.server(role.master), cluster.meta, role.own_terms), role, joined)
     except Unavailable as error:
-        _log.warning("cluster %s: that %s is a minion again could not be written down yet: %s", cluster.name, node, error)
+        _log.warning("cluster %s: that %s are minions could not be written down yet: %s", cluster.name, " and ".join(joined.minions), error)
         return False
 
 

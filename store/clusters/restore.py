@@ -3,6 +3,7 @@
 A cluster under restore has no role, so no program opens it, and a mark (:mod:`store.engines.mysql_restore`) that says which backup it is to become. Steps, and
 what a kill after each leaves:
 
+    0. check     every cluster, before anything is changed on one: a restore that is refused leaves all of them as they are
     1. prepare   every cluster: minions follow, schema, shard map; the role of one that was made goes. Run again: it goes on
     2. load      cells in the order of their ids, shard by shard. Run again: it goes on where the counters say
     3. complete  notes, counters, epochs, columns, state. Run again: it is done again
@@ -28,10 +29,11 @@ from store.backups.restore import LogReader, Plan
 from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
 from store.clusters.failover import cluster_role
-from store.clusters.init import mark_of, prepare_cluster
+from store.clusters.init import check_servers, mark_of, prepare_cluster
 from store.clusters.roles import Role, newest, read_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
+from store.engines.contract import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database
 from store.engines.mysql_migrations import Layout
@@ -76,9 +78,11 @@ class ClusterTarget:
         self._map = msgspec.structs.replace(self._map, history_id=begun[0] if begun else self._map.history_id)
         if all(mark is not None and mark.done for mark, _ in found.values()):
             raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
+        wanted = {name: self._checked(cluster, *found[name], plan) for name, cluster in self._clusters.items()}
         for name, cluster in self._clusters.items():
             mark, role = found[name]
-            self._marks[name] = self._begin(cluster, mark, role, plan)
+            terms = role.own_terms if role is not None and mark is None else None
+            self._marks[name] = self._begin(cluster, wanted[name], terms, is_bare=mark is None and role is None)
             failpoint("cluster.restore.between_clusters")
         for name, restore in self._restores.items():
             if not self._marks[name].done:
@@ -94,23 +98,35 @@ class ClusterTarget:
                 roles.append(read_role(MySqlState(server, cluster.meta)))
         return next((mark for mark in marks if mark is not None), None), newest(roles)
 
-    def _begin(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
+    def _checked(self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan) -> Mark:
+        """The mark that the cluster gets. Changes nothing. Raises ProtectData for a cluster that cannot be restored into."""
         backup = plan.backup
-        terms = role.terms if role is not None and mark is None else None
         if mark is None and role is None:
-            prepare_cluster(cluster, self._map)
+            check_servers(cluster)
             first, *minions = cluster.servers
             role = Role(cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions))
-        if mark is not None and _is_of(mark, plan):
-            wanted = mark if mark.done else Mark(mark.backup, mark.sha256, self._under(mark.role, plan.epoch))
-        else:
-            wanted = Mark(backup.name, backup.sha256, self._under(mark.role if mark is not None else role, plan.epoch))
+            return Mark(backup.name, backup.sha256, self._under(role, plan.epoch))
+        if mark is not None and mark.done and _is_of(mark, plan):
+            return mark
+        wanted = Mark(backup.name, backup.sha256, self._under(mark.role if mark is not None else role, plan.epoch))
+        restore = self._restore_into(cluster, wanted)
+        restore.check(wanted)
+        self._check_shards(cluster, restore)
+        return wanted
+
+    def _restore_into(self, cluster: ClusterServers, mark: Mark) -> MySqlRestore:
+        return MySqlRestore(cluster.server(mark.role.master), Layout(cluster.datastore, cluster.shards))
+
+    def _begin(self, cluster: ClusterServers, wanted: Mark, terms: WriteTerms | None, *, is_bare: bool) -> Mark:
+        if is_bare:
+            prepare_cluster(cluster, self._map)
         master = cluster.server(wanted.role.master)
-        self._restores[cluster.name] = restore = MySqlRestore(master, Layout(cluster.datastore, cluster.shards))
+        self._restores[cluster.name] = restore = self._restore_into(cluster, wanted)
         if wanted.done:
             return wanted
         restore.begin(wanted, terms)
-        set_semi_sync(master, master=True, wanted=False)  # nothing is acknowledged before the end, when all minions have all of it
+        # Nothing is acknowledged before the end, when all minions have all of it.
+        set_semi_sync(master, master=True, wanted=False)
         write_map({cluster.name: MySqlState(master, cluster.meta)}, self._map)
         self._check_shards(cluster, restore)
         return wanted

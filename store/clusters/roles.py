@@ -14,7 +14,7 @@ import msgspec
 
 from store.engines.contract import StateTable, WriteTerms
 from store.engines.mysql_guard import ROLE_KEY
-from store.errors import DataDamaged, ProtectData
+from store.errors import DataDamaged, NoMinion, ProtectData
 from store.histories import is_same_history
 
 PROMOTIONS_KEPT: Final = 100
@@ -23,8 +23,11 @@ PROMOTIONS_KEPT: Final = 100
 
 class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
-    come back since. ``promotions``: of each promotion, in their order, the epoch that it raised and what the new master had then, as a GTID position.
-    ``history_id``: of the datastore (:mod:`store.histories`)."""
+    come back since. ``semi_sync``: a commit waits until a minion has received it. ``promotions``: of each promotion, in their order, the epoch that it raised
+    and what the new master had then, as a GTID position. ``history_id``: of the datastore (:mod:`store.histories`).
+
+    Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever else changes raises the epoch.
+    """
 
     cluster: str
     master: str
@@ -34,20 +37,34 @@ class Role(msgspec.Struct, frozen=True):
     promotions: list[tuple[int, str]] = []
     history_id: str = ""
 
-    @property
-    def terms(self) -> WriteTerms:
-        """The terms of a write by a process that believes this role."""
-        return WriteTerms(self.epoch, self.semi_sync, self.history_id)
-
     def promoted(self, master: str, minions: list[str], position: str) -> Role:
         """The role after a promotion of ``master``, which has ``position``."""
         epoch = self.epoch + 1
         promotions = [*self.promotions, (epoch, position)][-PROMOTIONS_KEPT:]
         return msgspec.structs.replace(self, master=master, epoch=epoch, minions=minions, promotions=promotions)
 
-    def with_minion(self, node: str) -> Role:
-        """The role with one more minion."""
-        return self if node in self.minions else msgspec.structs.replace(self, minions=[*self.minions, node])
+    def with_minion(self, node: str, *, semi_sync: bool) -> Role:
+        """The role with one more minion. The first one begins semi-synchronous replication where ``semi_sync`` asks for it."""
+        if node in self.minions:
+            return self
+        begins = semi_sync and not self.minions
+        return msgspec.structs.replace(self, minions=[*self.minions, node], semi_sync=self.semi_sync or begins)
+
+    @property
+    def terms(self) -> WriteTerms:
+        """What a write under this role asks of the master. Raises NoMinion where no write can be acknowledged: the commit has to wait for a minion, and the
+        last one was given up."""
+        if self.semi_sync and not self.minions:
+            raise NoMinion(
+                f"cluster {self.cluster}: nothing written: it replicates semi-synchronously and {self.master} has no minion left: bring one back "
+                f"(cellfeed cluster rejoin {self.cluster} NODE), or do without: `semi_sync: false` in the configuration, and cellfeed cluster init"
+            )
+        return self.own_terms
+
+    @property
+    def own_terms(self) -> WriteTerms:
+        """The terms that the master compares, also of the write that gives it its first minion again."""
+        return WriteTerms(self.epoch, self.semi_sync, self.history_id)
 
     def promotion_after(self, epoch: int) -> str | None:
         """What the new master of the first promotion after ``epoch`` had: a node that has heard of none later and has more holds what was never replicated.

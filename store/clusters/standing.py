@@ -43,11 +43,13 @@ class NodeStanding:
 class ClusterStanding:
     """``lag_cells``: cells that the master has committed and no minion holds yet, over all shards; ``lag_cells_max``: of the one shard that has most;
     ``lag_s``: the age of the oldest of them in seconds by the master's clock, 0 when there is none. All three are None while the master does not tell, and 0
-    in a cluster without minions. ``error``: why nothing is known of the cluster, or of its lag."""
+    in a cluster without minions. ``semi_sync``: a commit waits until a minion has received it. ``error``: why nothing is known of the cluster or of its lag, or
+    why it takes no writes."""
 
     name: str
     epoch: int
     master: str
+    semi_sync: bool
     shards: int
     watermark: int
     watermark_kind: str
@@ -69,12 +71,14 @@ def standing(cluster: Cluster) -> ClusterStanding:
         master = cluster.node(role.master)
         lag = _lag(cluster, master)
         lag_s = _age_s(master, lag, cluster.replicated()) if lag is not None else None
+        _ = role.terms
     except CellfeedError as problem:
         error = str(problem)
     return ClusterStanding(
         name=cluster.name,
         epoch=role.epoch if role else -1,
         master=role.master if role else "",
+        semi_sync=role.semi_sync if role else False,
         shards=len(cluster.shards),
         watermark=watermark,
         watermark_kind=cluster.watermark.value,

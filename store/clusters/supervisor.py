@@ -8,7 +8,7 @@ Every other node that answers is made a minion of the master, and kept one:
 
 - one that follows nobody, or somebody else, is made read-only and follows when all it has is on the master;
 - one that holds more is searched. When nobody's cell is among it, it is made a copy of the master: a master that is killed while a lease is renewed holds a
-  transaction that no minion has. Cells of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
+  transaction that no minion has. Cells and erasures of its own are left to a person (``cellfeed cluster rejoin --put-again``), and told;
 - a copy that was cut off is begun anew;
 - one that an error has stopped is started again, and the error told.
 """
@@ -166,8 +166,7 @@ class FailoverSupervisor:
         elif extra.nothing:
             self._copy_to(name, "it holds what was never replicated, and no cell is among it", extra)
         else:
-            cells = len(extra.cells) + len(extra.buffered)
-            self._tell(name, f"{name} holds {cells} cells that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
+            self._tell(name, f"{name} holds {extra} that were never replicated: cellfeed cluster rejoin {self._cluster.name} {name} --put-again")
 
     def _copies(self, name: str) -> bool:
         """Whether a copy to this node is under way here."""
@@ -189,6 +188,8 @@ class FailoverSupervisor:
             rows = clone(self._cluster, name, go_on, listed=listed, cut_off=cut_off)
         except CellfeedError as error:
             _log.error("cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error)
+        except Exception:
+            _log.exception("cluster %s: the copy to %s failed by a defect, and is begun again", self._cluster.name, name)
         else:
             _log.warning("cluster %s: %s is a copy of the master, %d rows, and follows", self._cluster.name, name, rows)
 

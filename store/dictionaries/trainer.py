@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from store.background import SupervisedThread
 from store.cells import NewCell, Outcome, PutResult
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
@@ -73,11 +74,10 @@ class DictionaryTrainer:
         """Not published yet."""
         self._completed = False
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread("dictionary-trainer", self._run)
 
     def start(self) -> None:
         """Begins to train."""
-        self._thread = threading.Thread(target=self._run, name="dictionary-trainer", daemon=True)
         self._thread.start()
 
     def offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
@@ -109,8 +109,7 @@ class DictionaryTrainer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         while True:

@@ -10,6 +10,8 @@ Writing
     E5  When ``put`` returns, its cells are on disk. Before they are, nothing of them can be read.
     E6  ``put`` raises StorageUnavailable when nothing was written, OutcomeUnknown when the commit was sent and its fate is not known.
         After a failure no id is used up and the engine goes on.
+    E24 A put of a triple whose stored body is damaged, or needs a dictionary that is lost, is ``failed`` with that error, definitely: nothing of it is written.
+        The other cells of the call are written as if it had not been there.
 Reading
     E7  ``scan`` (``scan_many``) returns what lies below the watermark in ascending added_id, from the location asked for; an id once shown keeps its cell.
         From a location below the log start it raises Trimmed: nothing is skipped silently.
@@ -50,8 +52,11 @@ Restores
         is higher than all that are known of, and begins at the end of the backup. Ids that were left out are nobody's for ever: ``scan`` goes on with the
         next cell, which is always there, and no watermark lies among them.
 Life
-    E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable.
+    E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable. So do all calls in a child that was
+        forked since the engine was opened: there ``close`` does nothing, and the parent's connections stay as they are.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
+    E25 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
+        history's identity, is refused (ProtectData, with both identities and the cure).
 """
 
 from __future__ import annotations
@@ -178,6 +183,12 @@ class Engine(Protocol):
 
     @property
     def shards(self) -> int: ...
+
+    @property
+    def history_id(self) -> str:
+        """The identity of the history (:mod:`store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
+        the storage has none. E25."""
+        ...
 
     @property
     def state(self) -> StateTable: ...

@@ -1,4 +1,4 @@
-"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E23.
+"""An engine over one MySQL or MariaDB master: a database per shard, one meta database with the counters. Promises E1–E24.
 
 Statements are in a module for each concern: puts, the log's scans, counters, trims, erasures, indexes, state.
 """
@@ -84,6 +84,10 @@ class MySqlEngine:
     @property
     def shards(self) -> int:
         return self._shards
+
+    @property
+    def history_id(self) -> str:
+        return ""
 
     @property
     def state(self) -> NodeStateTable:

@@ -33,17 +33,13 @@ class MySqlBuffer:
         self._guard = Guard(server, meta)
         self._table = f"{meta}.buffered_cell"
 
-    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[int]:
+    def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None:
         rows = [
             f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
             for cell, body in zip(cells, encode_bodies([cell.body_json for cell in cells]), strict=True)
         ]
         head = f"INSERT INTO {self._table} (owner,row_key,column_name,ref_key,body,buffered_at) VALUES "
         self._guard.commit([f"{head}{','.join(part)} ON DUPLICATE KEY UPDATE owner = owner" for part in parts(rows)], terms)
-        with self._server.connection() as connection:
-            found = {key: buffer_id for key, buffer_id, _ in self._found(connection, owner, cells)}
-        # A copy may have been removed by the other side between the two statements: then its cell is where it belongs.
-        return [found.get(cell.triple, 0) for cell in cells]
 
     def accept(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[bool]:
         with self._server.connection() as connection:

@@ -20,6 +20,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, COMMAND, ER
 
+from store import forks
 from store.engines.mysql_errors import StatementFailed, error_code, failed, is_lost
 from store.errors import InvalidRequest, StorageUnavailable
 
@@ -87,6 +88,8 @@ class MySqlServer:
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
+        self._generation = forks.generation
+        """The connections are those of one process: after a ``fork()`` a child refuses to use them, and does not end the parent's sessions."""
 
     def __str__(self) -> str:
         return str(self.address)
@@ -113,6 +116,8 @@ class MySqlServer:
 
     def close(self) -> None:
         """Waits for calls under way, then closes all connections; later calls raise StorageUnavailable."""
+        if self._generation != forks.generation:
+            return
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
@@ -120,6 +125,8 @@ class MySqlServer:
 
     def abort(self) -> None:
         """Cuts the connections off that are in use: calls that wait for an answer fail at once, as when the network does. Later calls make new ones."""
+        if self._generation != forks.generation:
+            return
         with self._state:
             busy = list(self._busy)
         for connection in busy:
@@ -139,7 +146,7 @@ class MySqlServer:
 
     def drop_idle(self) -> None:
         """Closes the connections that are kept; the next calls make new ones."""
-        while True:
+        while self._generation == forks.generation:
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -183,13 +190,15 @@ class MySqlServer:
                 conv={},
             )
             _leave_statements_out_of_binlog(connection)
-        except (pymysql.err.MySQLError, OSError) as error:
+        except Exception as error:  # of PyMySQL any kind, where what answers is no server or is cut off in its greeting
             raise failed(self, error, "nothing written, no connection") from error
         connection._read_timeout = self.timeout_s  # type: ignore[attr-defined] # noqa: SLF001 - PyMySQL has one for the greeting and all that follows
         return connection
 
     @contextmanager
     def _using(self) -> Iterator[None]:
+        if self._generation != forks.generation:
+            raise StorageUnavailable(f"{self} was connected to before this process was forked; open the datastore again in the child")
         with self._state:
             if self._closed:
                 raise StorageUnavailable(f"the connections to {self} are closed")

@@ -71,28 +71,39 @@ class MySqlRestore:
         self._layout = layout
         self._meta = layout.meta
 
+    def check(self, mark: Mark) -> None:
+        """Raises as :meth:`begin`, and changes nothing."""
+        with self._server.connection() as connection:
+            self._check(connection, mark)
+            query(connection, "ROLLBACK")
+
     def begin(self, mark: Mark, terms: WriteTerms | None = None) -> None:
         """``terms``: of a cluster that has a role and no cell yet; its role ends here. Raises ProtectData
         when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)
-            query(connection, "BEGIN")
-            counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
-            told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")
-            under_way = msgspec.json.decode(told[0][0], type=Mark) if told else None
-            if under_way is None:
-                self._check_empty(connection, [int(shard) for shard, next_id in counters if int(next_id)])
-            elif (under_way.backup, under_way.sha256, under_way.done) != (mark.backup, mark.sha256, False):
-                query(connection, "ROLLBACK")
-                told_of = f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
-                if under_way.done:
-                    raise ProtectData(f"{told_of} was done here, and a backup goes into empty storage only")
-                raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
+            under_way = self._check(connection, mark)
             statements = [f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH}, epoch_base = 0"]
             if under_way is None:
                 statements.append(f"DELETE FROM {self._meta}.state_entry")  # the shard map, too: it is of the history that ends
             self._commit(connection, [*statements, *self._written(connection, [(RESTORE_KEY, msgspec.json.encode(mark))])], terms)
         failpoint("mysql.restore.after_begin")
+
+    def _check(self, connection: Connection[Any], mark: Mark) -> Mark | None:
+        """Begins a transaction and locks the counters. Returns the mark of a restore that is under way. Raises as :meth:`begin`."""
+        query(connection, "BEGIN")
+        counters = query(connection, f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR UPDATE")
+        told = query(connection, f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'")
+        under_way = msgspec.json.decode(told[0][0], type=Mark) if told else None
+        if under_way is None:
+            self._check_empty(connection, [int(shard) for shard, next_id in counters if int(next_id)])
+        elif (under_way.backup, under_way.sha256, under_way.done) != (mark.backup, mark.sha256, False):
+            query(connection, "ROLLBACK")
+            told_of = f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
+            if under_way.done:
+                raise ProtectData(f"{told_of} was done here, and a backup goes into empty storage only")
+            raise ProtectData(f"{told_of} is under way here: run that one again, or drop the databases of this datastore on every node")
+        return under_way
 
     def _check_empty(self, connection: Connection[Any], written: Sequence[int]) -> None:
         moving = query(connection, f"SELECT shard FROM {self._meta}.shard_arriving UNION SELECT shard FROM {self._meta}.shard_leaving")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from store.body_codec import decode_body
 from store.cells import NewCell, Outcome, PutResult, Triple, conflict_error, refused_as_erased
+from store.errors import DataDamaged, ProtectData
 
 
 class StoredTriple(NamedTuple):
@@ -24,11 +26,21 @@ def outcomes_before(cells: Sequence[NewCell], stored: Mapping[Triple, StoredTrip
     for index, cell in enumerate(cells):
         found = stored.get(cell.triple)
         if found is not None:
-            known.append(seen_before(cell, found.shard, found.added_id, same=decode_body(found.body) == cell.body_json))
+            known.append(_compared(cell, found))
         else:
             earlier = first.setdefault(cell.triple, index)
             known.append(None if earlier == index else earlier)
     return known
+
+
+def _compared(cell: NewCell, found: StoredTriple) -> PutResult:
+    """What a put of a stored triple comes to. A stored body that does not decode fails this put alone (E24)."""
+    try:
+        stored = decode_body(found.body)
+    except (DataDamaged, ProtectData) as error:
+        where = f"cell ({UUID(bytes=cell.row_key)}, {cell.column_name!a}, {cell.ref_key}) is stored at {found.shard}/{found.added_id}"
+        return PutResult(Outcome.FAILED, found.shard, error=type(error)(f"{where}, and cannot be compared with what is put: {error}"))
+    return seen_before(cell, found.shard, found.added_id, same=stored == cell.body_json)
 
 
 def without_erased(

@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E23 of :mod:`store.engines.contract`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`store.engines.contract`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +24,17 @@ from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
 from store.engines.dictionary_contract import DictionariesOfPuts
+from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, row_of, stored_cell, stored_cells
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
-from store.engines.sqlite_files import SqliteFile, connect
+from store.engines.sqlite_files import SqliteFile, sqlite_error
 from store.engines.sqlite_index import SqliteIndexes
+from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
 from store.engines.sqlite_state import SqliteState
-from store.errors import ProtectData
+from store.errors import DataDamaged
 from store.failpoints import declare, failpoint
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
@@ -40,29 +43,16 @@ declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.bef
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
-SCHEMA_VERSION: Final = 3
-"""1: no dictionaries; 2: no count of erasures. A file of an older version gets what it lacks when it is opened; a program of that version refuses it from then
-on."""
-
-CELLS_FILE: Final = "node-0.sqlite3"
-"""The file with the cells, in the datastore's directory."""
-
-STATE_FILE: Final = "state.sqlite3"
-"""The file with the state table, there too."""
-
-_ADDED_ID_BITS: Final = 47
 _SCAN_STEP: Final = 500
-_CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
-
-
 _ROW_BYTES: Final = 150
 """What a cell takes beside its body, in the table and in the index of triples."""
 
 
 class SqliteEngine:
-    """See the module. ``directory`` holds ``node-0.sqlite3`` (the cells) and ``state.sqlite3``; both are made when they are not there.
+    """See the module. ``directory`` holds the files; they are made where the store is new (:mod:`store.engines.sqlite_open`).
 
-    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13).
+    Raises ProtectData when the files belong to another datastore, shard count or schema version (E13), when one is lost, or of another history;
+    StorageUnavailable while the store is being restored or scrubbed.
     """
 
     def __init__(self, directory: Path, datastore: str, shards: int, *, codec: int = DEFAULT_CODEC, clock_us: Callable[[], int] | None = None) -> None:
@@ -70,23 +60,26 @@ class SqliteEngine:
         self._shards = check_shard_count(shards)
         self._codec = codec
         self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
-        self._file = SqliteFile(directory / CELLS_FILE)
-        try:
-            prepare_file(self._file, datastore, self._shards)
+        self._instance = SharedLock(directory)
+        with ExitStack() as opened:
+            opened.callback(self._instance.close)
+            self._file = open_cells(directory, datastore, self._shards)
+            opened.callback(self._file.close)
+            self._history_id = history_of(self._file)
             self._dictionaries = SqliteDictionaries(self._file)
             self._dictionaries.check()
-            self._state = SqliteState(directory / STATE_FILE)
-        except BaseException:
-            self._file.close()
-            raise
+            self._state_file = open_other(self._file, STATE_FILE)
+            opened.callback(self._state_file.close)
+            self._state = SqliteState(self._state_file)
+            # data_version counts the commits of other connections: this one only ever asks.
+            self._watcher = self._file.another()
+            opened.pop_all()
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find)
         self._columns_seen: set[str] = set()
         self._index_lock = threading.Lock()
         self._index_file: SqliteFile | None = None
         self._indexes: SqliteIndexes | None = None
-        # data_version counts the commits of other connections: this one only ever asks.
-        self._watcher = connect(self._file.path)
         self._watcher_lock = threading.Lock()
 
     @property
@@ -96,6 +89,10 @@ class SqliteEngine:
     @property
     def shards(self) -> int:
         return self._shards
+
+    @property
+    def history_id(self) -> str:
+        return self._history_id
 
     @property
     def state(self) -> StateTable:
@@ -109,12 +106,20 @@ class SqliteEngine:
 
     @property
     def indexes(self) -> SqliteIndexes:
-        """Made with the first index that is looked at."""
+        """Made with the first index that is looked at. Raises ProtectData where its file is lost."""
         with self._index_lock:
             if self._indexes is None:
-                self._index_file = SqliteFile(self._file.path.with_name("index.sqlite3"))
+                self._index_file = open_other(self._file, INDEX_FILE)
                 self._indexes = SqliteIndexes(self._file, self._index_file, self.shards)
             return self._indexes
+
+    def renew_indexes(self) -> None:
+        """Puts an empty file in the place of that with the entries of indexes, whatever became of it. Every version is to be dropped in the catalog before."""
+        with self._index_lock:
+            if self._index_file is not None:
+                self._index_file.close()
+            self._index_file = self._indexes = None
+            renew_index(self._file)
 
     def commit_group(self, shard: int) -> str:
         check_shard(shard, self._shards)
@@ -139,30 +144,38 @@ class SqliteEngine:
             return [_first(_find(connection, triple)) for triple in triples]
 
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
-        sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
+        sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
         with self._file.snapshot() as connection:
             return [_first(connection.execute(sql, key)) for key in keys]
 
     def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
         # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
-        sql = f"SELECT position, {_CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
         with self._file.snapshot() as connection:
             return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
-        first = position_of(shard_of(row_key, self._shards), 0)
+        shard = shard_of(row_key, self._shards)
         # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
-        sql = f"SELECT {_CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
+        sql = f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
         with self._file.read() as connection:
-            return [StoredCell._make(row) for row in connection.execute(sql, (row_key, first + after, limit))]
+            return stored_cells(shard, connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall())
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         check_shard(shard, self._shards)
-        sql = f"SELECT {_CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
-        bounds = (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit)
         with self._file.read() as connection:
-            cells = _within_scan_bytes(connection.execute(sql, bounds))
-            check_scan(shard, location, cells, lambda: _log_start(connection, shard))
+            cells, ended = _scanned(connection, shard, location, limit)
+            if not has_gap(location, cells) and not ended:
+                return cells
+            start, end = counter_of(connection, shard, "log_start, next_added_id")
+            check_scan(shard, location, cells, lambda: start)
+            if has_gap(location, cells) or (ended and location + len(cells) < end):
+                # Cells may have been put, or trimmed, between these statements: the same again, of one moment.
+                connection.execute("BEGIN")
+                start, end = counter_of(connection, shard, "log_start, next_added_id")
+                cells, ended = _scanned(connection, shard, location, limit)
+                check_scan(shard, location, cells, lambda: start)
+                refuse_gap(shard, location, cells, end if ended else location)
         return cells
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
@@ -183,7 +196,7 @@ class SqliteEngine:
     def locate(self, shard: int, created_at_us: int) -> int:
         check_shard(shard, self._shards)
         with self._file.snapshot() as connection:
-            low, high = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            low, high = counter_of(connection, shard, "log_start, next_added_id")
             # created_at never goes back within a shard (E4), so a binary search by id finds the moment without an index on it.
             while low < high:
                 middle = (low + high) // 2
@@ -193,15 +206,20 @@ class SqliteEngine:
                     high = middle
                 else:
                     low = (row[0] & ADDED_ID_MAX) + 1
-        return int(low)
+        return low
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         sql = "SELECT shard, log_start, next_added_id, next_added_id, leader_epoch, last_created_at_us, erasures FROM shard_counter"
+        for file in (self._state_file, self._index_file):  # who asks for the heads, health among them, is told of any file that was replaced
+            if file is not None:
+                file.look()
         with self._file.snapshot() as connection:
             if shards is None:
                 rows = connection.execute(sql).fetchall()
             else:
                 rows = [connection.execute(f"{sql} WHERE shard = ?", (check_shard(shard, self._shards),)).fetchone() for shard in shards]
+            if None in rows or (shards is None and len(rows) != self._shards):
+                raise DataDamaged(f"{self._file.path} has lost counters of shards: restore it from a backup")
         return {shard: Head(*ends) for shard, *ends in rows}
 
     def trim_limits(self, shards: Sequence[int]) -> dict[int, int]:
@@ -210,7 +228,7 @@ class SqliteEngine:
     def trim(self, shard: int, below: int, cells_max: int = TRIM_STEP_CELLS) -> int:
         check_shard(shard, self._shards)
         with self._file.write(_ROW_BYTES * cells_max) as connection:
-            start, end = connection.execute("SELECT log_start, next_added_id FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+            start, end = counter_of(connection, shard, "log_start, next_added_id")
             check_trim(shard, below, end)
             sql = "SELECT position, length(body) FROM cell WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
             bounds = (position_of(shard, start), position_of(shard, below), cells_max)
@@ -221,7 +239,7 @@ class SqliteEngine:
             connection.execute("DELETE FROM cell WHERE position >= ? AND position < ?", (position_of(shard, 0), position_of(shard, start)))
             failpoint("sqlite.trim.before_commit")
         failpoint("sqlite.trim.after_commit")
-        return int(start)
+        return start
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         shard = shard_of(row_key, self._shards)
@@ -242,12 +260,19 @@ class SqliteEngine:
             return [name for (name,) in connection.execute("SELECT name FROM column_seen ORDER BY name")]
 
     def change_token(self) -> int:
-        with self._watcher_lock:
-            [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
+        self._file.check_process()
+        self._file.look()  # in a file that was replaced nothing changes any more
+        try:
+            with self._watcher_lock:
+                [(token,)] = self._watcher.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error as error:
+            raise sqlite_error(self._file.path, "read failed: ", error) from error
         return int(token)
 
     def close(self) -> None:
         known.remove_source(self._dictionaries.find)
+        if self._file.is_the_parents:
+            return
         self._file.close()
         self._state.close()
         with self._index_lock:
@@ -255,32 +280,7 @@ class SqliteEngine:
                 self._index_file.close()
         with self._watcher_lock:
             self._watcher.close()
-
-
-def prepare_file(file: SqliteFile, datastore: str, shards: int) -> None:
-    """Makes the tables of a new file, or those that the version before did not have. Raises ProtectData for another datastore's file or a newer one."""
-    with file.write() as connection:
-        row = None
-        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
-            row = connection.execute("SELECT name, shards, schema_version FROM datastore").fetchone()
-        if row is not None and (row[:2] != (datastore, shards) or row[2] > SCHEMA_VERSION):
-            raise ProtectData(
-                f"{file.path} holds datastore {row[0]!r} with {row[1]} shards in schema version {row[2]}; opened as {datastore!r} "
-                f"with {shards} shards in version {SCHEMA_VERSION}. A row key's shard may never change: open it with what it was made with"
-            )
-        if row is not None and row[2] == SCHEMA_VERSION:
-            return  # nothing is made anew: a table that is missing here is lost
-        for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
-            connection.execute(statement)
-        if row is None:
-            connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (datastore, shards, SCHEMA_VERSION))
-            numbers = [(shard,) for shard in range(shards)]
-            connection.executemany("INSERT INTO shard_counter (shard) VALUES (?)", numbers)
-            connection.executemany("INSERT INTO leader_epoch VALUES (?, 0, 0)", numbers)
-        else:
-            if not connection.execute("SELECT 1 FROM pragma_table_info('shard_counter') WHERE name = 'erasures'").fetchone():
-                connection.execute("ALTER TABLE shard_counter ADD COLUMN erasures INTEGER NOT NULL DEFAULT 0")
-            connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
+        self._instance.close()
 
 
 class _PutTransaction:
@@ -316,11 +316,11 @@ class _PutTransaction:
                 results.append(repeated(cells[before], results[before], cell))
             else:
                 counter = counters[shard]
-                rows.append((position_of(shard, counter.next_added_id), cell.row_key, cell.column_name, cell.ref_key, counter.created_at_us, body))
+                rows.append(row_of(shard, StoredCell(counter.next_added_id, *cell.triple, counter.created_at_us, body)))
                 results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
                 counter.next_added_id += 1
         failpoint("sqlite.put.before_insert")
-        self._connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._connection.executemany(INSERT_CELL, rows)
         failpoint("sqlite.put.before_counter")
         self._connection.executemany(
             "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ? WHERE shard = ?",
@@ -329,16 +329,18 @@ class _PutTransaction:
         return results
 
     def _counter(self, shard: int) -> _Counter:
-        sql = "SELECT next_added_id, last_created_at_us, erasures FROM shard_counter WHERE shard = ?"
-        next_added_id, last_created_at_us, erasures = self._connection.execute(sql, (shard,)).fetchone()
+        next_added_id, last_created_at_us, erasures = counter_of(self._connection, shard, "next_added_id, last_created_at_us, erasures")
         return _Counter(next_added_id, max(self._now_us, last_created_at_us), erasures)
 
     def _known(self, cells: Sequence[NewCell]) -> list[PutResult | int | None]:
-        stored = {}
+        stored, damaged = {}, {}
         for triple in {cell.triple for cell in cells}:
-            if (found := _first(_find(self._connection, triple))) is not None:
-                stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
-        return outcomes_before(cells, stored)
+            try:
+                if (found := _first(_find(self._connection, triple))) is not None:
+                    stored[triple] = StoredTriple(found.shard, found.cell.added_id, found.cell.body)
+            except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
+                damaged[triple] = PutResult(Outcome.FAILED, None, error=error)
+        return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
 
 
 class _Counter:
@@ -355,7 +357,7 @@ class _Counter:
 
 
 def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:
-    sql = f"SELECT position, {_CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
+    sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? AND ref_key = ?"  # noqa: S608
     return connection.execute(sql, triple)
 
 
@@ -365,28 +367,26 @@ def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
 
 
 def _located(row: tuple[Any, ...]) -> LocatedCell:
-    return LocatedCell(row[0] >> _ADDED_ID_BITS, StoredCell._make(row[1:]))
+    shard = row[0] >> ADDED_ID_BITS
+    return LocatedCell(shard, stored_cell(shard, row[1:]))
 
 
-def _within_scan_bytes(cursor: sqlite3.Cursor) -> list[StoredCell]:
-    """The first cells of a cursor, as many as one scan may give."""
+def _scanned(connection: sqlite3.Connection, shard: int, location: int, limit: int) -> tuple[list[StoredCell], bool]:
+    """The first cells from a location on, as many as one scan may give; and whether there are no more."""
+    sql = f"SELECT {CELL} FROM cell WHERE position BETWEEN ? AND ? ORDER BY position LIMIT ?"  # noqa: S608
+    cursor = connection.execute(sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit))
     cells: list[StoredCell] = []
     scanned_bytes = 0
-    while rows := cursor.fetchmany(_SCAN_STEP):
-        for row in map(StoredCell._make, rows):
+    while rows := stored_cells(shard, cursor.fetchmany(_SCAN_STEP)):
+        step_bytes = sum([len(row.body) for row in rows])
+        if scanned_bytes + step_bytes <= SCAN_BYTES_MAX:
+            scanned_bytes += step_bytes
+            cells += rows
+            continue
+        for row in rows:
             scanned_bytes += len(row.body)
             if scanned_bytes > SCAN_BYTES_MAX and cells:
                 cursor.close()
-                return cells
+                return cells, False
             cells.append(row)
-    return cells
-
-
-def _log_start(connection: sqlite3.Connection, shard: int) -> int:
-    [(start,)] = connection.execute("SELECT log_start FROM shard_counter WHERE shard = ?", (shard,))
-    return int(start)
-
-
-def position_of(shard: int, added_id: int) -> int:
-    """Where a cell lies in the file: the rowid of its row."""
-    return shard << _ADDED_ID_BITS | min(added_id, ADDED_ID_MAX)
+    return cells, len(cells) < limit

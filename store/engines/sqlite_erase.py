@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
-from typing import Final
 
 from store.body_codec import ERASED_BODY
-from store.cells import ERASED_COLUMN
+from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import ErasedStep
+from store.engines.sqlite_cells import INSERT_CELL, counter_of, erase_bodies, row_of
 from store.limits import ADDED_ID_MAX
-
-_ADDED_ID_BITS: Final = 47
 
 
 def erase_step(connection: sqlite3.Connection, row_key: bytes, shard: int, cells_max: int, now_us: int) -> ErasedStep:
     """One step. ``now_us``: the storage's clock."""
     left = connection.execute("SELECT position FROM cell WHERE row_key = ? AND body <> ? LIMIT ?", (row_key, ERASED_BODY, cells_max + 1)).fetchall()
     taken = left[:cells_max]
-    connection.executemany("UPDATE cell SET body = ? WHERE position = ?", [(ERASED_BODY, position) for (position,) in taken])
+    erase_bodies(connection, "position = ?", taken)
     entry = connection.execute("SELECT position FROM cell WHERE row_key = ? AND column_name = ?", (row_key, ERASED_COLUMN)).fetchone()
     if entry is None:
-        added_id, last_us = connection.execute("SELECT next_added_id, last_created_at_us FROM shard_counter WHERE shard = ?", (shard,)).fetchone()
+        added_id, last_us = counter_of(connection, shard, "next_added_id, last_created_at_us")
         created_at_us = max(now_us, last_us)
-        position = shard << _ADDED_ID_BITS | added_id
-        connection.execute("INSERT INTO cell VALUES (?, ?, ?, 0, ?, ?)", (position, row_key, ERASED_COLUMN, created_at_us, ERASED_BODY))
+        connection.execute(INSERT_CELL, row_of(shard, StoredCell(added_id, row_key, ERASED_COLUMN, 0, created_at_us, ERASED_BODY)))
         moved = "UPDATE shard_counter SET next_added_id = ?, last_created_at_us = ?, erasures = erasures + 1 WHERE shard = ?"
         connection.execute(moved, (added_id + 1, created_at_us, shard))
         connection.execute("INSERT OR IGNORE INTO column_seen VALUES (?)", (ERASED_COLUMN,))

@@ -6,24 +6,33 @@ back (E5). NORMAL would let ids that readers have seen be given to other cells a
 Checkpoints never run beside a commit, in any process. SQLite 3.7.0 to 3.51.2 has a race there ("the WAL-reset bug" in its documentation of WAL): a
 checkpoint that overlaps a commit which starts the WAL anew may skip that commit's pages later, so a committed transaction is lost. Python brings whatever
 SQLite it was built with, so no connection checkpoints by itself; a writer does it from time to time, on a second connection, while it holds the write lock.
+
+**Open files stay the same files.** A path may lead elsewhere while a process has the file open: somebody deletes it, replaces it, or moves its folder. What is
+written then is gone with the process. So every commit compares device and inode of the file, its WAL and its shared memory with those that were opened, before
+(then nothing is written) and after (then the outcome is unknown). Reads compare them ``_LOOKS_PER_S`` times a second. An inode cannot be used again while the
+file is open.
+
+**Nothing behind a commit makes it fail.** A checkpoint needs descriptors and room; one that fails is logged, and is tried again after the next commit.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import uniform
 from typing import Final
 
-from store.errors import OutcomeUnknown, StorageUnavailable
+from store import forks
+from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 from store.failpoints import declare, failpoint
 
-declare("sqlite.checkpoint.inside")
+declare("sqlite.file.before_commit", "sqlite.file.after_commit", "sqlite.checkpoint.inside")
 
 _log = logging.getLogger("cellfeed.sqlite")
 
@@ -40,12 +49,23 @@ _READERS_KEPT_MAX: Final = 16
 """Idle reader connections kept open; each holds a few file handles and its page cache."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode for use by one thread at a time. Raises StorageUnavailable."""
+_LOOKS_PER_S: Final = 20
+"""How often readers look whether the files are still those that were opened: a look takes some three microseconds."""
+
+_PARTS: Final = ("", "-wal", "-shm")
+"""What SQLite has open of a database in WAL mode. Processes that share the file without sharing one of these do not see each other's locks and commits."""
+
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode for use by one thread at a time. Raises StorageUnavailable, also where there is no file and ``create`` is not set;
+    DataDamaged."""
+    uri = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=WRITE_LOCK_TIMEOUT_S, cached_statements=64)
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WRITE_LOCK_TIMEOUT_S, cached_statements=64)
     except sqlite3.Error as error:
-        raise StorageUnavailable(f"{path}: {error}") from error
+        raise sqlite_error(path, "", error) from error
     try:
         _retry_busy(lambda: connection.execute("PRAGMA journal_mode=WAL"), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
         connection.execute("PRAGMA synchronous=FULL")
@@ -54,36 +74,71 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA mmap_size=0")  # a failing disk under a memory map ends the process; a read call gives an error
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA secure_delete=ON")  # what is erased or trimmed leaves no bytes in free space; puts free nothing
+        connection.execute("PRAGMA cell_size_check=ON")  # damage in a page is noticed when the page is read
     except sqlite3.Error as error:
         connection.close()
-        raise StorageUnavailable(f"{path}: {error}") from error
+        raise sqlite_error(path, "", error) from error
     return connection
 
 
-@contextmanager
-def write_transaction(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """BEGIN IMMEDIATE … COMMIT. The write lock of the file is held from the first statement to the commit, against every process (E2).
+def sqlite_error(path: Path, what: str, error: sqlite3.Error) -> CellfeedError:
+    """The error of ours for one of SQLite's, where nothing was written. ``what``: what that means for the caller, ``"nothing written: "``."""
+    code = getattr(error, "sqlite_errorcode", None)
+    # Text that is not UTF-8 has no code of SQLite's: it comes of Python's own decoding.
+    damaged = code & 0xFF in _DAMAGED if code is not None else isinstance(error, sqlite3.OperationalError)
+    if damaged:
+        return DataDamaged(f"{path}: {what}the file is damaged: {error}. Restore it from a backup; do not repair it in place while anything runs")
+    return StorageUnavailable(f"{path}: {what}{error}")
 
-    Raises StorageUnavailable when nothing was written, OutcomeUnknown when the commit itself failed (after an I/O error in the sync, the WAL may
-    or may not hold the transaction once the file is opened again).
+
+@contextmanager
+def write_transaction(connection: sqlite3.Connection, path: Path, check: Callable[[], None]) -> Iterator[None]:
+    """BEGIN IMMEDIATE … COMMIT. The write lock of the file is held from the first statement to the commit, against every process (E2). ``check`` raises
+    StorageUnavailable when the path leads to another file than the connection.
+
+    Raises StorageUnavailable when nothing was written: also where the commit found no room (the frame that commits is the last one to be written, and was not),
+    or was refused and taken back. Raises OutcomeUnknown for every other failure of the commit (after an I/O error in the sync, the WAL may or may not hold the
+    transaction once the file is opened again), and for files that were replaced meanwhile.
     """
     try:
+        if connection.in_transaction:
+            connection.rollback()  # one whose rollback failed
         _retry_busy(lambda: connection.execute("BEGIN IMMEDIATE"), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
     except sqlite3.Error as error:
-        raise StorageUnavailable(f"{path}: nothing written: {error}") from error
+        raise sqlite_error(path, "nothing written: ", error) from error
     try:
         yield
+        check()
     except BaseException as error:
-        connection.rollback()
+        with suppress(sqlite3.Error):  # tried again before the next transaction; without its commit nothing of this one counts
+            connection.rollback()
         if isinstance(error, sqlite3.Error):
-            raise StorageUnavailable(f"{path}: nothing written: {error}") from error
+            raise sqlite_error(path, "nothing written: ", error) from error
         raise
+    failpoint("sqlite.file.before_commit")
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        if connection.in_transaction:
-            connection.rollback()
+        if _not_committed(connection, error):
+            raise StorageUnavailable(f"{path}: nothing written: {error}") from error
         raise OutcomeUnknown(f"{path}: the commit failed: {error}; put the same cells again to learn whether they were written") from error
+    failpoint("sqlite.file.after_commit")
+    try:
+        check()
+    except StorageUnavailable as error:
+        raise OutcomeUnknown(f"committed, perhaps to files that nobody will open: {error}") from error
+
+
+def _not_committed(connection: sqlite3.Connection, error: sqlite3.Error) -> bool:
+    """Whether a COMMIT that failed has certainly written nothing; takes its transaction back."""
+    full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    if connection.in_transaction:
+        try:
+            connection.rollback()
+        except sqlite3.Error:
+            return False
+        return True
+    return full
 
 
 def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
@@ -100,14 +155,28 @@ def _retry_busy(attempt: Callable[[], object], deadline_s: float) -> None:
 
 
 class SqliteFile:
-    """One file: a writer connection, a stack of reader connections, and an orderly end (E12)."""
+    """One file: a writer connection, a stack of reader connections, and an orderly end (E12). ``create``: whether it is made when it is not there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = connect(path)
-        # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
-        self._writer.execute("PRAGMA busy_timeout=0")
+        self._parts = [f"{path.absolute()}{suffix}" for suffix in _PARTS]
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        before = self._inodes(self._parts[:1])
+        self._writer = connect(path, create=create)
+        try:
+            # BEGIN IMMEDIATE must return at once when the lock is taken: _retry_busy does the waiting.
+            self._writer.execute("PRAGMA busy_timeout=0")
+            _retry_busy(lambda: self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall(), time.monotonic() + WRITE_LOCK_TIMEOUT_S)
+        except sqlite3.Error as error:
+            self._writer.close()
+            raise sqlite_error(path, "", error) from error
+        # The read opened WAL and shared memory, which stay until the last connection is closed.
+        self._opened = self._inodes(self._parts)
+        self._looked_at_s = 0.0
+        if self._opened is None or (before is not None and before[0] != self._opened[0]):
+            self._writer.close()
+            raise StorageUnavailable(f"{path} was replaced while it was opened: try again")
         self._writer_lock = threading.Lock()
         self._written_bytes = 0
         self._checkpointer: sqlite3.Connection | None = None
@@ -115,34 +184,70 @@ class SqliteFile:
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
+        self._generation = forks.generation
+
+    @staticmethod
+    def _inodes(parts: list[str]) -> list[tuple[int, int]] | None:
+        """Device and inode of each; None when one is not there."""
+        try:
+            return [(found.st_dev, found.st_ino) for found in map(os.stat, parts)]
+        except OSError:
+            return None
+
+    def check(self) -> None:
+        """Raises StorageUnavailable when the path leads to another file than the one that is open, or to none."""
+        if self._inodes(self._parts) != self._opened:
+            raise StorageUnavailable(
+                f"{self.path} is not the file any more that this process has open: it was deleted, replaced or moved away, or its -wal or -shm was. End every "
+                "process of the datastore, put the files back (or restore a backup), and start them again"
+            )
+
+    def look(self) -> None:
+        """:meth:`check`, at most ``_LOOKS_PER_S`` times a second."""
+        now_s = time.monotonic()
+        if now_s >= self._looked_at_s + 1 / _LOOKS_PER_S:
+            self.check()
+            self._looked_at_s = now_s
+
+    def another(self) -> sqlite3.Connection:
+        """One more connection to the file that is open. Raises StorageUnavailable."""
+        connection = connect(self.path)
+        try:
+            self.check()  # else it is one to another file
+        except StorageUnavailable:
+            connection.close()
+            raise
+        return connection
 
     @contextmanager
     def write(self, size_bytes: int = 0) -> Iterator[sqlite3.Connection]:
         """The writer connection inside a transaction; commits at the end (see :func:`write_transaction`). ``size_bytes``: about what it writes."""
         with self._using(), self._writer_lock:
-            with write_transaction(self._writer, self.path):
+            with write_transaction(self._writer, self.path, self.check):
                 yield self._writer
             self._written_bytes += size_bytes + _COMMIT_BYTES
             if self._written_bytes > _CHECKPOINT_BYTES:
                 self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Moves the WAL into the file while nobody can commit; see the module. One that fails is tried again after the next commit: what is committed is in the
-        WAL until then."""
+        """Moves the WAL into the file while nobody can commit; see the module. Raises nothing: the caller's transaction is committed."""
         try:
             if self._checkpointer is None:
-                self._checkpointer = connect(self.path)
+                self._checkpointer = self.another()
             self._writer.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error:
-            return  # another process writes just now
+        except Exception as error:
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY:  # another process writes just now
+                _log.warning("%s: no checkpoint just now: %s", self.path, error)
+            return
         try:
             failpoint("sqlite.checkpoint.inside")
             self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self._written_bytes = 0
-        except sqlite3.Error as error:
+        except Exception as error:
             _log.warning("%s: no checkpoint just now: %s", self.path, error)
         finally:
-            self._writer.rollback()
+            with suppress(sqlite3.Error):  # tried again before the next transaction
+                self._writer.rollback()
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -151,18 +256,26 @@ class SqliteFile:
             try:
                 connection = self._readers.pop()
             except IndexError:
-                connection = connect(self.path)
+                connection = self.another()
             try:
+                self.look()
                 yield connection
             except sqlite3.Error as error:
-                raise StorageUnavailable(f"{self.path}: read failed: {error}") from error
+                raise sqlite_error(self.path, "read failed: ", error) from error
             finally:
-                if connection.in_transaction:
-                    connection.rollback()
-                if len(self._readers) < _READERS_KEPT_MAX:
-                    self._readers.append(connection)
-                else:
-                    connection.close()
+                self._give_back(connection)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.rollback()
+        except sqlite3.Error:
+            connection.close()
+            return
+        if len(self._readers) < _READERS_KEPT_MAX:
+            self._readers.append(connection)
+        else:
+            connection.close()
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -172,7 +285,10 @@ class SqliteFile:
             yield connection
 
     def close(self) -> None:
-        """Waits for calls under way, then closes every connection; later calls raise StorageUnavailable."""
+        """Waits for calls under way, then closes every connection; later calls raise StorageUnavailable. In a forked child it does nothing:
+        SQLite's connections must not be carried over a ``fork()``, not even to their end."""
+        if self.is_the_parents:
+            return
         with self._state:
             self._closed = True
             self._state.wait_for(lambda: self._in_use == 0)
@@ -183,8 +299,19 @@ class SqliteFile:
                 self._checkpointer.close()
             self._writer.close()
 
+    @property
+    def is_the_parents(self) -> bool:
+        """Whether this process was forked since the file was opened."""
+        return self._generation != forks.generation
+
+    def check_process(self) -> None:
+        """Raises StorageUnavailable in a forked child."""
+        if self.is_the_parents:
+            raise StorageUnavailable(f"{self.path} was opened before this process was forked; open it again in the child")
+
     @contextmanager
     def _using(self) -> Iterator[None]:
+        self.check_process()
         with self._state:
             if self._closed:
                 raise StorageUnavailable(f"{self.path} is closed")

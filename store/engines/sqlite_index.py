@@ -16,6 +16,7 @@ from store.engines.contract import LocatedCell, Replica
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, stored_cell, stored_cells
 from store.engines.sqlite_files import SqliteFile
 from store.errors import StaleView
 from store.failpoints import declare, failpoint
@@ -23,7 +24,6 @@ from store.limits import ADDED_ID_MAX
 
 declare("sqlite.index.before_commit", "sqlite.index.after_commit")
 
-_ADDED_ID_BITS: Final = 47
 _ENTRY_BYTES: Final = 400
 """What an entry takes, about, with its SQL indexes."""
 
@@ -33,8 +33,6 @@ well. An entry has at most 27 values."""
 
 _KEYS_MAX: Final = 5000
 """Row keys in one statement: below SQLite's limit of parameters, 32,766. The more of them, the more lie beside each other."""
-
-_CELL: Final = f"position & {ADDED_ID_MAX}, row_key, column_name, ref_key, created_at_us, body"
 
 
 class SqliteIndexes:
@@ -149,7 +147,7 @@ class SqliteIndexes:
     @staticmethod
     def _latest_before(connection: sqlite3.Connection, rows: RowsBelow, columns: Sequence[str]) -> list[StoredCell]:
         shard, row_keys, location, _ = rows
-        below = shard << _ADDED_ID_BITS | min(location, ADDED_ID_MAX)
+        below = shard << ADDED_ID_BITS | min(location, ADDED_ID_MAX)
         found: list[StoredCell] = []
         # Every name costs a look at the index for each row, and most shards have never seen an erasure.
         [(erasures,)] = connection.execute("SELECT erasures FROM shard_counter WHERE shard = ?", (shard,)).fetchall()
@@ -159,21 +157,21 @@ class SqliteIndexes:
             some = row_keys[start : start + _KEYS_MAX]
             # max() takes the other columns along; the plus keeps SQLite from walking through all positions below.
             sql = (
-                f"SELECT {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
+                f"SELECT {CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * len(some))}) AND column_name IN ({named}) "
                 f"AND (+position < ? OR column_name = '{ERASED_COLUMN}') GROUP BY row_key, column_name"
             )
-            found += [StoredCell._make(row[:-1]) for row in connection.execute(sql, (*some, *names, below))]
+            found += stored_cells(shard, [row[:-1] for row in connection.execute(sql, (*some, *names, below))])
         return found
 
     def latest_before_or_none(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell] | None:
         return self.latest_before(rows, columns)
 
     def cells_between(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell]:
-        begin, behind = (shard << _ADDED_ID_BITS | min(each, ADDED_ID_MAX) for each in (location, end))
+        begin, behind = (shard << ADDED_ID_BITS | min(each, ADDED_ID_MAX) for each in (location, end))
         named = ", ".join("?" * len(columns))
-        sql = f"SELECT {_CELL} FROM cell WHERE position >= ? AND position < ? AND +column_name IN ({named}) ORDER BY position"
+        sql = f"SELECT {CELL} FROM cell WHERE position >= ? AND position < ? AND +column_name IN ({named}) ORDER BY position"
         with self._cells.read() as connection:
-            return [StoredCell._make(row) for row in connection.execute(sql, (begin, behind, *columns))]
+            return stored_cells(shard, connection.execute(sql, (begin, behind, *columns)).fetchall())
 
     def cells_between_or_none(self, shard: int, columns: Sequence[str], location: int, end: int, fence: int) -> list[StoredCell] | None:
         return self.cells_between(shard, columns, location, end, fence)
@@ -197,7 +195,7 @@ class SqliteIndexes:
         with self._cells.snapshot() if len(pieces) > 1 else self._cells.read() as connection:
             for piece in pieces:
                 for shard, *cell, _ in connection.execute(_current_sql(len(piece), columns), (*piece, *(columns or ()))):
-                    stored = StoredCell._make(cell)
+                    stored = stored_cell(shard, tuple(cell))
                     found.setdefault(stored.row_key, []).append(LocatedCell(shard, stored))
         return found
 
@@ -222,7 +220,7 @@ def _current_sql(row_keys: int, columns: Sequence[str] | None) -> str:
     row that holds the maximum."""
     named = "" if columns is None else f"AND column_name IN ({', '.join('?' * len(columns))}) "
     return (
-        f"SELECT position >> {_ADDED_ID_BITS}, {_CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * row_keys)}) {named}"
+        f"SELECT position >> {ADDED_ID_BITS}, {CELL}, max(ref_key) FROM cell WHERE row_key IN ({', '.join('?' * row_keys)}) {named}"
         "GROUP BY row_key, column_name ORDER BY row_key, column_name"
     )
 

@@ -1,12 +1,12 @@
 """Restores into an embedded datastore: a folder beside its place, renamed to it at the end, so nobody can open it before it is whole.
 
 Crash points: before the rename the place is as empty as it was, and the next restore starts over; the rename is one step; after it everything is there. A
-restore holds a lock, so two of them do not meet.
+restore holds the instance's lock alone: it meets no other restore, and no process that still has the files open that were moved away to make room. The restored
+store is a new history, with an identity of its own; its parent is the history of the backup.
 """
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,11 +16,14 @@ from store.backups.folder import sync_folder
 from store.backups.restore import LogReader, Plan
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.sqlite import CELLS_FILE, STATE_FILE, SqliteEngine, position_of, prepare_file
+from store.engines.instance_lock import exclusive_lock, lock_path
+from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite_cells import INSERT_CELL, erase_bodies, row_of
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_open import STATE_FILE, open_cells, open_other
 from store.engines.sqlite_state import SqliteState
-from store.errors import InvalidRequest, ProtectData
+from store.errors import ProtectData
 from store.failpoints import declare, failpoint
 
 declare("sqlite.restore.before_rename", "sqlite.restore.after_rename")
@@ -41,13 +44,7 @@ class SqliteTarget:
         self._file: SqliteFile | None = None
 
     def __enter__(self) -> SqliteTarget:
-        self._place.parent.mkdir(parents=True, exist_ok=True)
-        lock = self._held.enter_context(self._staged.with_name(f"{self._staged.name}.lock").open("a"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._held.close()
-            raise InvalidRequest(f"another restore into {self._place} is under way") from None
+        self._held.enter_context(exclusive_lock(self._place, "a restore"))
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -63,8 +60,7 @@ class SqliteTarget:
             )
         if self._staged.exists():
             shutil.rmtree(self._staged)  # a restore that was killed
-        self._file = SqliteFile(self._staged / CELLS_FILE)
-        prepare_file(self._file, self._datastore, self._shards)
+        self._file = open_cells(self._staged, self._datastore, self._shards, parent=plan.parent)
         dictionaries = SqliteDictionaries(self._file)
         by_digest = {dictionary.sha256.hex(): dictionary for dictionary in plan.dictionaries}
         for dictionary in plan.dictionaries:
@@ -86,7 +82,7 @@ class SqliteTarget:
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
         with self._cells.write(sum(len(cell.body) for cell in cells) + _ROW_BYTES * len(cells)) as connection:
-            connection.executemany("INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?)", [(position_of(shard, cell.added_id), *cell[1:]) for cell in cells])
+            connection.executemany(INSERT_CELL, [row_of(shard, cell) for cell in cells])
             if erasures := sum(cell.column_name == ERASED_COLUMN for cell in cells):
                 connection.execute("UPDATE shard_counter SET erasures = erasures + ? WHERE shard = ?", (erasures, shard))
 
@@ -102,7 +98,7 @@ class SqliteTarget:
             connection.execute("DELETE FROM leader_epoch")
             connection.executemany("INSERT INTO leader_epoch VALUES (?, ?, ?)", [(log.shard, *epoch) for log in plan.logs.values() for epoch in log.epochs])
             connection.executemany("INSERT INTO column_seen VALUES (?)", [(name,) for name in plan.columns])
-        state = SqliteState(self._staged / STATE_FILE)
+        state = SqliteState(open_other(self._cells, STATE_FILE))
         try:
             state.begin_at(plan.state_revision)
             for start in range(0, len(plan.state), _STATE_ENTRIES):
@@ -117,12 +113,13 @@ class SqliteTarget:
             yield engine
         finally:
             engine.close()
+            lock_path(self._staged).unlink()
 
     def open(self) -> None:
         with self._cells.write() as connection:
             # A piece of the backup may have bodies from before their row was erased, and a later one tells of it.
             told = "SELECT row_key FROM cell WHERE column_name = ?"
-            connection.execute(f"UPDATE cell SET body = ? WHERE body <> ? AND row_key IN ({told})", (ERASED_BODY, ERASED_BODY, ERASED_COLUMN))  # noqa: S608
+            erase_bodies(connection, f"body <> ? AND row_key IN ({told})", [(ERASED_BODY, ERASED_COLUMN)])
         self._cells.close()
         self._file = None
         sync_folder(self._staged)

@@ -1,5 +1,6 @@
 -- One file per storage node, all shards in it. ``position`` is shard << 47 | added_id: the rowid of the table, so cells lie on disk in log order,
 -- shard by shard, and a log scan is one range read. SQLite compares TEXT byte for byte (BINARY), so columns that differ in case stay apart.
+-- ``crc`` is the checksum of the whole cell (store/cell_checksum.py), NULL for a cell from before there were checksums.
 CREATE TABLE IF NOT EXISTS datastore (
     name           TEXT    NOT NULL,
     shards         INTEGER NOT NULL,
@@ -13,6 +14,7 @@ CREATE TABLE IF NOT EXISTS cell (
     ref_key       INTEGER NOT NULL,
     created_at_us INTEGER NOT NULL,
     body          BLOB    NOT NULL,
+    crc           INTEGER,
     UNIQUE (row_key, column_name, ref_key)
 ) STRICT;
 
@@ -51,4 +53,12 @@ CREATE TABLE IF NOT EXISTS dictionary_turn (
     dictionary_id INTEGER NOT NULL,
     sha256        BLOB    NOT NULL,
     PRIMARY KEY (column_name, turn)
+) STRICT, WITHOUT ROWID;
+
+-- The identity of this history, one row, and which other files were made for it: store/engines/sqlite_open.py.
+CREATE TABLE IF NOT EXISTS history (history_id TEXT NOT NULL, parent TEXT) STRICT;
+
+CREATE TABLE IF NOT EXISTS history_file (
+    name     TEXT    PRIMARY KEY,
+    adopting INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

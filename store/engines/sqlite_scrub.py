@@ -2,8 +2,8 @@
 
 ``secure_delete`` overwrites what is freed, but SQLite moves cells between pages as tables grow and does not overwrite where they were; and the write-ahead log
 has what was committed until it is overwritten or deleted. So a file is taken out of WAL mode, which nobody else may have it open for and which deletes its log,
-and vacuumed. Crash points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put back by whoever opens it. What the file system
-keeps of deleted files and overwritten blocks is beyond the reach of a program.
+and vacuumed. Cells from before there were checksums get theirs. Crash points: a vacuum is a transaction of SQLite; a file that was left out of WAL mode is put
+back by whoever opens it. What the file system keeps of deleted files and overwritten blocks is beyond the reach of a program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from store.engines.instance_lock import exclusive_lock
+from store.engines.sqlite_cells import add_checksums
 from store.engines.sqlite_files import connect
+from store.engines.sqlite_open import CELLS_FILE
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -20,7 +23,12 @@ declare("sqlite.scrub.between")
 
 
 def scrub_files(directory: Path) -> list[Path]:
-    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises StorageUnavailable when one is."""
+    """Scrubs every file of the store in ``directory``, none of which may be open anywhere; which ones. Raises ProtectData when one is, StorageUnavailable."""
+    with exclusive_lock(directory, "a scrub"):
+        return _scrubbed(directory)
+
+
+def _scrubbed(directory: Path) -> list[Path]:
     scrubbed = sorted(directory.glob("*.sqlite3"))
     for path in scrubbed:
         with closing(connect(path)) as connection:
@@ -28,6 +36,8 @@ def scrub_files(directory: Path) -> list[Path]:
                 connection.execute("PRAGMA busy_timeout=0")
                 connection.execute("PRAGMA journal_mode=DELETE")
                 failpoint("sqlite.scrub.between")
+                if path.name == CELLS_FILE and connection.execute("SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'").fetchone():
+                    add_checksums(connection)
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA journal_mode=WAL")
             except sqlite3.Error as error:

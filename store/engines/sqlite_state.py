@@ -24,8 +24,8 @@ INSERT OR IGNORE INTO revision VALUES (1, 0);
 class SqliteState:
     """:class:`store.engines.contract.StateTable`. Keys are compared as UTF-8 bytes."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = SqliteFile(path)
+    def __init__(self, place: Path | SqliteFile) -> None:
+        self._file = place if isinstance(place, SqliteFile) else SqliteFile(place)
         with self._file.write() as connection:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 connection.execute(statement)

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from store.datastore import Datastore
 from store.engines.sqlite import SqliteEngine
 from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
-from store.http_messages import UnknownRoute
-from store.server.asgi import App, PeerGone, Receive, Scope, Send, refuse_foreign_host
+from store.http_messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
+from store.server.asgi import App, PeerGone, Receive, Scope, Send, header, refuse_foreign_host
 from store.server.health import OPERATION_ROUTES
 from store.server.index_query import IndexQueryRoute
 from store.server.metrics import WorkerMetrics
@@ -34,6 +34,7 @@ REQUESTS_MAX: Final = 1_000
 _BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
 
+_REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
 _log: Final = logging.getLogger("cellfeed.worker")
 
 
@@ -81,10 +82,14 @@ class WorkerApp:
         status = 0
         route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or ("read", cast("App", self._litestar))
 
+        number = header(scope, _REQUEST_NUMBER)
+
         async def counted_send(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
+                    message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
             await send(message)
 
         self._in_flight += 1

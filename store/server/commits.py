@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 from store.cells import NewCell, PutResult
@@ -58,8 +57,13 @@ class LoopCommits:
         self._answered.append(told)
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+            try:
                 self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                pass  # the loop has ended, and with it whoever waited
+            except BaseException:
+                self._woken = False  # it was not woken: the next answer wakes it for all
+                raise
 
     def _deliver(self) -> None:
         # First: whoever puts something in from here on wakes the loop again.

@@ -9,6 +9,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
+from store.background import troubles
 from store.errors import CellfeedError, Unavailable
 from store.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
 from store.server.reads import ReadState
@@ -18,7 +19,7 @@ READY_TIMEOUT_S: Final = 2.0
 
 
 class HealthMessage(msgspec.Struct):
-    """``live``: the process answers. ``ready``: so does its storage."""
+    """``live``: the process answers. ``ready``: so does its storage, and its loops run."""
 
     live: bool
     ready: bool
@@ -40,7 +41,7 @@ async def live(state: HealthState) -> HealthMessage:
 
 @get(["/health", "/health/ready"], tags=["operation"], summary="Whether the storage answers", opt={"query": ()})
 async def ready(state: HealthState) -> Response[HealthMessage]:
-    """200 when the engine answered a read just now, else 503 with the reason."""
+    """200 when the engine answered a read just now and no loop of the worker is dead, else 503 with the reason."""
     reason = await _unready_reason(state)
     message = HealthMessage(live=True, ready=reason is None, datastore=state.datastore.name, reason=reason)
     return Response(message, status_code=200 if reason is None else 503)
@@ -57,6 +58,8 @@ OPERATION_ROUTES: Final[tuple[Any, ...]] = (live, ready, metrics)
 
 
 async def _unready_reason(state: HealthState) -> str | None:
+    if found := troubles():
+        return "; ".join(found)
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await state.reads.run(state.datastore.heads)

@@ -10,7 +10,6 @@ A turn that lasts longer than ``TURN_S`` holds nobody up: the loop answers what 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
+from store.background import SupervisedThread
 from store.errors import Overloaded, StorageUnavailable
 
 READ_THREADS: Final = 8
@@ -71,7 +71,7 @@ class ReadPool:
         self._waiting = 0
         self._closed = False
         for number in range(threads):
-            threading.Thread(target=self._work, name=f"read-{number}", daemon=True).start()
+            SupervisedThread(f"read-{number}", self._work).start()
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's result. Raises its error, Overloaded, or StorageUnavailable after ``READ_TIMEOUT_S``."""
@@ -143,12 +143,14 @@ class ReadPool:
 
     def _work(self) -> None:
         while (turn := self._turns.get()) is not None:
-            with suppress(IndexError):  # nothing is left
-                while True:
-                    answer, call = turn.reads.popleft()
-                    turn.done.append((answer, *self._outcome(answer, call)))
-            with suppress(RuntimeError):  # the loop has ended
-                turn.loop.call_soon_threadsafe(self._ended, turn)
+            try:
+                with suppress(IndexError):  # nothing is left
+                    while True:
+                        answer, call = turn.reads.popleft()
+                        turn.done.append((answer, *self._outcome(answer, call)))
+            finally:  # also of a turn that a defect broke off: the loop gives it another thread's time
+                with suppress(RuntimeError):  # the loop has ended
+                    turn.loop.call_soon_threadsafe(self._ended, turn)
 
     def _outcome(self, answer: asyncio.Future[Any], call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         # Nobody waits any more for one that timed out in the queue, or whose caller has gone.

@@ -13,7 +13,8 @@ from bridge.backups.kept_state import belongs, restored
 from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
-from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, plan, restore
+from store.backups.restore import IDS_LEFT_OUT, plan, restore
+from store.cells import RESTORED_COLUMN
 from store.datastore import Datastore
 from store.engines.sqlite_restore import SqliteTarget
 from tests.clients.running_gateway import GatewayProcess

@@ -28,15 +28,24 @@ from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 
 
 class Time:
-    """The coordinator's clock, moved by the test."""
+    """The store's clock, which may step, and the clock of the processes, which never does; both are moved by the test."""
 
-    now_us = 1_700_000_000_000_000
+    step_us = 0
+    passed_us = 1_700_000_000_000_000
+
+    @property
+    def now_us(self) -> int:
+        return self.passed_us + self.step_us
 
     def now_s(self) -> float:
-        return self.now_us / 1e6
+        return self.passed_us / 1e6
+
+    def step_s(self, seconds: float) -> None:
+        """Puts the store's clock forward or back: nothing else has passed."""
+        self.step_us += int(seconds * 1e6)
 
     def pass_s(self, seconds: float) -> None:
-        self.now_us += int(seconds * 1e6)
+        self.passed_us += int(seconds * 1e6)
 
 
 @pytest.fixture
@@ -68,7 +77,7 @@ def coordinator(request: pytest.FixtureRequest, state: StateTable, time: Time, m
             yield opened
     else:
         monkeypatch.setattr(state, "now_us", lambda: time.now_us)
-        yield StoreCoordinator(state)
+        yield StoreCoordinator(state, clock=time.now_s)
 
 
 def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(coordinator: Coordinator, time: Time) -> None:
@@ -94,6 +103,72 @@ def test_c1_a_member_that_comes_back_after_days_is_welcome(coordinator: Coordina
     assert coordinator.members("g") == ["a"]
     assert coordinator.join("g", "b", 10).epoch > b.epoch
     assert coordinator.members("g") == ["a", "b"]
+
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S, 4.0, -4.0])
+def test_c1_a_step_of_the_stores_clock_ends_no_lease_and_makes_none_longer(coordinator: Coordinator, time: Time, step_s: float) -> None:
+    a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
+    assert coordinator.lead(a)
+    assert coordinator.members("g") == ["a", "b"]
+    time.pass_s(2)
+    b = coordinator.renew(b)  # which nobody has seen when the clock steps
+    time.step_s(step_s)
+    time.pass_s(1)
+    assert coordinator.members("g") == ["a", "b"]
+    assert not coordinator.lead(b)
+    assert coordinator.claim(a, "trips", [0])
+    assert coordinator.renew(a) == a
+    assert coordinator.renew(b) == b
+    time.pass_s(6)
+    assert coordinator.members("g") == ["a", "b"]
+    assert coordinator.renew(b) == b
+    time.pass_s(5)
+    assert coordinator.members("g") == ["b"], "a has not renewed for longer than its lease"
+    assert coordinator.lead(b)
+    assert set(coordinator.claim(b, "trips", [0])) == {0}
+    time.pass_s(11)
+    assert coordinator.members("g") == []
+
+
+@pytest.mark.parametrize("state", ["sqlite", "mysql"], indirect=True)
+@pytest.mark.parametrize("ahead_s", [HOUR_S, 30.0, 5.0, -5.0, -HOUR_S])
+def test_c1_a_member_that_died_while_its_clock_was_wrong_keeps_nothing_for_longer_than_its_lease(
+    coordinator: Coordinator, state: StateTable, time: Time, ahead_s: float
+) -> None:
+    time.step_s(ahead_s)
+    dead = coordinator.join("g", "dead", 10)
+    assert set(coordinator.claim(dead, "trips", [0, 1])) == {0, 1}
+    time.step_s(-ahead_s)
+    other = StoreCoordinator(state, clock=time.now_s)  # another process, which sees that lease for the first time
+    heir = other.join("g", "heir", 10)
+    other.members("g")
+    time.pass_s(6)
+    assert other.renew(heir) == heir
+    time.pass_s(5)
+    assert other.members("g") == ["heir"]
+    assert set(other.claim(heir, "trips", [0, 1])) == {0, 1}
+
+
+@pytest.mark.parametrize("state", ["sqlite", "mysql"], indirect=True)
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+def test_c1_a_member_whose_clock_is_wrong_is_alive_while_it_renews(coordinator: Coordinator, state: StateTable, time: Time, ahead_s: float) -> None:
+    other = StoreCoordinator(state, clock=time.now_s)
+    right = other.join("g", "right", 10)
+    time.step_s(ahead_s)
+    wrong = coordinator.join("g", "wrong", 10)
+    seen = []
+    for _ in range(6):
+        time.step_s(-ahead_s)
+        right = other.renew(right)
+        seen.append(other.members("g"))
+        time.step_s(ahead_s)
+        wrong = coordinator.renew(wrong)
+        seen.append(coordinator.members("g"))
+        time.pass_s(2.5)
+    assert seen[2:] == [["right", "wrong"]] * 10, "only the first sight goes by the clock of another process"
 
 
 def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Coordinator) -> None:

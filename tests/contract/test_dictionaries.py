@@ -23,9 +23,10 @@ from store.engines.dictionary_contract import Condition, DictionaryTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.mysql_dictionaries import MySqlDictionaries
-from store.engines.sqlite import CELLS_FILE, SqliteEngine
+from store.engines.sqlite import SqliteEngine
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_open import CELLS_FILE, SCHEMA_VERSION
 from store.errors import DataDamaged, DictionaryLost, ProtectData
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.rides import rides
@@ -312,6 +313,6 @@ def test_a_file_of_the_version_before_gets_the_tables_when_it_is_opened(tmp_path
     assert bodies(engine) == of(rides(0, 40))
     assert codecs(engine) == {CODEC_JSON_ZSTD, CODEC_JSON_DICTIONARY}
     old.close()
-    old.run("UPDATE datastore SET schema_version = 4")
-    with pytest.raises(ProtectData, match="schema version 4"):
+    old.run(f"UPDATE datastore SET schema_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(ProtectData, match=f"schema version {SCHEMA_VERSION + 1}"):
         old.open()

@@ -1,7 +1,10 @@
-"""The engine contract, promise by promise (E1–E21 in store/engines/contract.py), over every engine."""
+"""The engine contract, promise by promise (E1–E24 in store/engines/contract.py), over every engine."""
 
 from __future__ import annotations
 
+import gc
+import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from random import Random
 from uuid import UUID, uuid4
 
 import pytest
+import zstandard
 
 from cellfeed.testing.failing_master import FailingMaster
 from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
@@ -16,8 +20,8 @@ from store.cells import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, ne
 from store.engines.contract import Engine, LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite import SqliteEngine
-from store.errors import CellConflict, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
+from store.engines.sqlite import CELLS_FILE, SqliteEngine
+from store.errors import CellConflict, DataDamaged, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
 from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from store.sharding import shard_of
 
@@ -151,6 +155,36 @@ def test_e3_another_body_is_a_conflict_and_the_rest_of_the_call_is_written(engin
     [found] = engine.get([changed.triple])
     assert found is not None
     assert decode_body(found.cell.body) == b'{"n":1}'
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"\x00", b"\x02\x28\xb5\x2f\xfd", b"\x02not zstd", b"\x03\x00\x00\x00\x07" + zstandard.compress(b"{}"), b"\x63"], ids=repr
+)
+def test_e24_a_put_that_meets_a_damaged_body_fails_alone(open_engine: EngineMaker, request: pytest.FixtureRequest, tmp_path: Path, damaged: bytes) -> None:
+    engine = open_engine()
+    hurt = cell(1)
+    engine.put([hurt, cell(2)])
+    heads, shard = engine.heads(), shard_of(hurt.row_key, SHARDS)
+    if "mysql" in request.node.name:
+        server = request.getfixturevalue("empty_mariadb")
+        server.sql(f"UPDATE trips_{shard:04d}.cell SET body = X'{damaged.hex()}' WHERE row_key = X'{hurt.row_key.hex()}'")
+    else:
+        with sqlite3.connect(tmp_path / CELLS_FILE) as connection:
+            connection.execute("UPDATE cell SET body = ? WHERE row_key = ?", (damaged, hurt.row_key))
+    results = engine.put([cell(3), hurt, cell(2), new_cell(UUID(int=1), "BASE", 1, {"n": "another"}), cell(4), hurt])
+    outcomes = [Outcome.STORED, Outcome.FAILED, Outcome.EXISTS, Outcome.FAILED, Outcome.STORED, Outcome.FAILED]
+    assert [r.outcome for r in results] == outcomes
+    for refused in (results[1], results[3], results[5]):
+        assert isinstance(refused.error, (DataDamaged, ProtectData))
+        assert refused.error.definite
+        assert not refused.error.retriable
+        assert refused.shard == shard
+        assert "00000000-0000-0000-0000-000000000001" in str(refused.error)
+    assert sum(head.next_added_id for head in engine.heads().values()) == sum(head.next_added_id for head in heads.values()) + 2
+    [found] = engine.get([hurt.triple])
+    assert found is not None
+    assert found.cell.body == damaged
+    assert engine.put([cell(3), cell(4)])[0].outcome is Outcome.EXISTS
 
 
 def test_e3_one_triple_twice_in_a_call_is_stored_once(engine: Engine) -> None:
@@ -650,6 +684,47 @@ def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
         engine.put([cell(1)])
     with pytest.raises(StorageUnavailable, match="closed"):
         engine.heads()
+
+
+def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(engine: Engine) -> None:
+    engine.put([cell(1)])
+    engine.state.commit({"a": b"1"})
+    calls: list[Callable[[], object]] = [
+        lambda: engine.put([cell(2)]),
+        lambda: engine.get([cell(1).triple]),
+        lambda: engine.scan(0, 0, 10),
+        engine.heads,
+        engine.change_token,
+        lambda: engine.state.get("a"),
+        lambda: engine.state.commit({"a": b"2"}),
+    ]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for call in calls:
+                with pytest.raises(StorageUnavailable, match="forked"):
+                    call()
+            engine.close()
+            gc.collect()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"the child: {error!r}\n".encode())
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert engine.put([cell(1), cell(2)])[0].outcome is Outcome.EXISTS
+    assert sum(head.next_added_id for head in engine.heads().values()) == 2
+    entry = engine.state.get("a")
+    assert entry is not None
+    assert entry.value == b"1"
+
+
+def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(open_engine: EngineMaker, kind: str) -> None:
+    identity = open_engine().history_id
+    if kind == "mysql" and not identity:
+        pytest.skip("these servers have no identity yet")
+    assert (len(identity), int(identity, 16) > 0) == (32, True)
+    assert open_engine().history_id == identity
 
 
 def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind: str) -> None:

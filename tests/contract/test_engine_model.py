@@ -253,7 +253,7 @@ class SqliteMachine(EngineMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-model-"))
 
     def open_engine(self) -> Engine:
-        return SqliteEngine(self.directory, "trips", SHARDS)
+        return SqliteEngine(self.directory / "trips", "trips", SHARDS)
 
     def teardown(self) -> None:
         super().teardown()

@@ -71,7 +71,9 @@ class IndexMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-index-"))
         self.engine: Engine = (
-            SqliteEngine(self.directory, "trips", SHARDS) if self.server is None else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
+            SqliteEngine(self.directory / "trips", "trips", SHARDS)
+            if self.server is None
+            else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.version = IndexVersion(DEFINITION, 1, SHARDS)
         self.engine.indexes.create(self.version.table)

@@ -70,7 +70,9 @@ class VersionsMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="cellfeed-versions-"))
         self.engine: Engine = (
-            SqliteEngine(self.directory, "trips", SHARDS) if self.server is None else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
+            SqliteEngine(self.directory / "trips", "trips", SHARDS)
+            if self.server is None
+            else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
         self.coordinator = StoreCoordinator(self.engine.state)

@@ -1,5 +1,6 @@
-"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on storage clusters, on triggers with their ZooKeeper, on gateways, and on exports; one
-JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant was broken or a fault did not happen."""
+"""``make faults [KIND=…] [SEED=…]``: fault runs on the whole system, on clients that fork, on the files of an embedded store, on storage clusters, on triggers
+with their ZooKeeper, on gateways, and on exports; one JSON summary a line, with the seed that repeats it. Exits with 1 when an invariant was broken or a fault
+did not happen."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from pathlib import Path
 from store.errors import Unavailable
 from tests.faults import gateway_faults
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
+from tests.faults.embedded_run import EMBEDDED_KINDS, run_embedded_faults
 from tests.faults.export_run import BRIEF as EXPORT_BRIEF
 from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
+from tests.faults.fork_run import FORK_KINDS, FORKS, FORKS_BRIEF, run_fork_faults
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
 from tests.faults.planted import PLANTS, found_by
 from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, run_faults
@@ -30,7 +33,7 @@ from tests.services.small_disk import NoSmallDisk
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    kinds = (*KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
+    kinds = (*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; with --all three)")
     parser.add_argument("--all", action="store_true", help="every kind must run, and find its planted defect; one that cannot run counts as failed")
@@ -86,6 +89,10 @@ def seeds(text: str) -> Sequence[int]:
 def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
     if kind in KINDS:
         return run_faults(kind, seed, directory, PUT_PAUSE_BRIEF_S if brief else PUT_PAUSE_S)
+    if kind in FORK_KINDS:
+        return run_fork_faults(kind, seed, directory, FORKS_BRIEF if brief else FORKS)
+    if kind in EMBEDDED_KINDS:
+        return run_embedded_faults(kind, seed, directory)
     if kind in CLUSTER_KINDS:
         return run_cluster_faults(kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None)
     if kind in GATEWAY_KINDS:
@@ -96,7 +103,7 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
 
 
 def _all_kinds() -> list[str]:
-    kinds, no_export = list(KINDS), local_kafka.why_not() or local_zookeeper.why_not()
+    kinds, no_export = [*KINDS, *FORK_KINDS, *EMBEDDED_KINDS], local_kafka.why_not() or local_zookeeper.why_not()
     groups: tuple[tuple[str, Sequence[str], str | None], ...] = (
         ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
         ("trigger groups and gateways", (*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not()),

@@ -332,7 +332,7 @@ def bring_back(system: ClusterSystem, datastore: Datastore, node: str) -> None:
     """``cellfeed cluster rejoin NODE --put-again``."""
     cluster = system.admin[node[0]]
     if (beyond := come_back(cluster, node)) is not None:
-        put_again(datastore, [*beyond.cells, *beyond.buffered])
+        put_again(datastore, beyond)
         clone(cluster, node, listed=beyond)
 
 

@@ -13,13 +13,13 @@ from uuid import UUID, uuid5
 
 from store import json_body
 from store.body_codec import decode_body
-from store.cells import NewCell
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import Promotion
 from store.clusters.init import init_cluster
 from store.clusters.moves.heal import MoveHealer
 from store.clusters.node import OpenNode
+from store.clusters.rejoin import NeverReplicated
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import FailoverSupervisor
@@ -259,7 +259,9 @@ class Tailer(threading.Thread):
         self.join(30)
 
 
-def put_again(datastore: Datastore, cells: list[NewCell]) -> None:
+def put_again(datastore: Datastore, beyond: NeverReplicated) -> None:
     """As ``cellfeed cluster rejoin --put-again`` does."""
-    results = datastore.put_new_cells(cells)
+    for row_key in beyond.erased:
+        datastore.erase_row(UUID(bytes=row_key))
+    results = datastore.put_new_cells([*beyond.cells, *beyond.buffered])
     assert all(result.acknowledged for result in results), results

@@ -6,6 +6,7 @@ export-network        an exporter's connections to the broker, or to ZooKeeper, 
 export-store-cut      the same between an exporter and the store, which is a MariaDB server then
 export-broker         kill -9 of the broker, away for a while, started again with what it had
 export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had: exporting goes on meanwhile
+export-rollback       ZooKeeper comes back with its data directory of before: exporting goes on, by what the partitions hold
 export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the client keeps a record, once for longer than every
                       time-out of client and broker, and far more comes than fits into one transaction: exporters wait in the memory that they had
 export-rolling        each exporter is ended in good order and started again, one after the other: no partition stands still for longer than 5 s
@@ -188,6 +189,40 @@ def _zookeeper(stage: Stage) -> list[str]:
     return ["ZooKeeper was killed, cells were exported without it, and it was started again"]
 
 
+def _rollback(stage: Stage) -> list[str]:
+    copy = stage.zookeeper.directory.with_name(f"zookeeper-copy-{time.monotonic_ns()}")
+    stage.zookeeper.copy(copy)
+    until(lambda: _shares_are_settled(stage), "each exporter has its share after ZooKeeper was stopped for a copy")
+    then, wanted = _saved_offsets(stage), ends(stage.store)
+    until(lambda: _saved_up_to(stage, wanted) and sum(_saved_offsets(stage).values()) > sum(then.values()), "they save what they exported since")
+    before = _saved_offsets(stage)
+    stage.zookeeper.kill()
+    stage.zookeeper.go_back(copy)
+    stage.zookeeper.start()
+    restored = _saved_offsets(stage)
+    wanted = ends(stage.store)
+    until(lambda: has_come_to(stage.export, wanted), "exporting goes on")
+    stage.coordinator.lineage(stage.export.group)
+    if stage.coordinator.why_changed() is None:
+        raise TimeoutError(f"ZooKeeper went back from {before} to {restored}, and nobody noticed")
+    until(lambda: _shares_are_settled(stage), "each exporter has its share again")
+    return [f"ZooKeeper went back from {before} to {restored}; {stage.coordinator.why_changed()}"]
+
+
+def _saved_offsets(stage: Stage) -> dict[int, int]:
+    found: dict[int, int] = {}
+
+    def read() -> bool:
+        try:
+            found.update({shard: each.offset for (_, shard), each in stage.coordinator.fetch_offsets(stage.export.group).items()})
+        except Unavailable:  # this run's own connection is not back yet
+            return False
+        return True
+
+    until(read, "ZooKeeper answers")
+    return found
+
+
 def _shares_are_settled(stage: Stage) -> bool:
     """Whether each exporter has as much as the others: nothing is about to change hands then."""
     try:
@@ -280,6 +315,7 @@ FAULTS: dict[str, Callable[[Stage], list[str]]] = {
     STORE_CUT: _network,
     "export-broker": _broker,
     "export-zookeeper": _zookeeper,
+    "export-rollback": _rollback,
     "export-cluster-away": _cluster_away,
     "export-rolling": _rolling,
 }

@@ -74,6 +74,16 @@ def check_gapless(log: Log) -> Violations:
     return {"I7": holes}
 
 
+def check_definite(ledger: Ledger, log: Log) -> Violations:
+    """E6: a put that certainly failed wrote nothing. Each cell was put once."""
+    places = {cell.triple: (shard, cell.added_id) for shard, cells in log.items() for cell in cells}
+    return {
+        "E6": [
+            f"{put.triple} had certainly failed and stands at {places[put.triple]}" for put in ledger.puts if put.outcome == "failed" and put.triple in places
+        ]
+    }
+
+
 def check_once_per_cell(expected: Iterable[str], effects: Iterable[str], what: str) -> Violations:
     """I16: every expected key has exactly one effect, and there is no other effect."""
     wanted, got = set(expected), Counter(effects)

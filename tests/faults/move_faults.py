@@ -219,7 +219,7 @@ def _is_back(system: ClusterSystem, datastore: Datastore, name: str, node: str) 
         if node not in silent and node != role.master and not is_prefix(system.admin[name], node, role):
             beyond = come_back(system.admin[name], node)
             if beyond is not None and not beyond.nothing:
-                put_again(datastore, [*beyond.cells, *beyond.buffered])
+                put_again(datastore, beyond)
                 clone(system.admin[name], node, listed=beyond)
     return False
 

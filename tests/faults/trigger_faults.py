@@ -66,6 +66,9 @@ class Stage:
     violations: list[str] = field(default_factory=list)
     """Of I14, found by the fault itself."""
 
+    restored: list[tuple[int, int]] = field(default_factory=list)
+    """From when until when the coordination had offsets of an earlier time, which somebody then set."""
+
     healed_ns: int = 0
 
     def heal(self) -> None:
@@ -219,7 +222,7 @@ def _zookeeper_empty(stage: Stage) -> list[str]:
     system.zookeeper.wipe()
     system.zookeeper.start()
     until(lambda: all("stands still" in host.log.read_text()[size:] for host, size in logs.items()), "all say that they stand still")
-    until(lambda: _nothing_runs(stage), "the last cells under way have ended")
+    until(lambda: nothing_runs(stage), "the last cells under way have ended")
     before = stage.calls.ended()
     time.sleep(2 * system.lease_s)
     if ran := stage.calls.ended() - before:
@@ -231,7 +234,7 @@ def _zookeeper_empty(stage: Stage) -> list[str]:
     return [f"{told}; started empty; {reason}; told to go on"]
 
 
-def _nothing_runs(stage: Stage) -> bool:
+def nothing_runs(stage: Stage) -> bool:
     before = stage.calls.ended()
     time.sleep(0.3)
     return stage.calls.ended() == before
@@ -347,8 +350,8 @@ FAULTS: dict[str, Callable[[Stage], list[str]]] = {
     "trigger-rolling": _rolling,
     "trigger-poison": _poison,
 }
-HURT_ZOOKEEPER = frozenset({"zookeeper-killed", "zookeeper-empty"})
+HURT_ZOOKEEPER = frozenset({"zookeeper-killed", "zookeeper-empty", "zookeeper-rollback"})
 """Kinds that need one of their own."""
 
-REPEATED = frozenset({"trigger-kill", "trigger-leader", "trigger-all", "trigger-pause", "zookeeper-cut", "zookeeper-one-way"})
+REPEATED = frozenset({"trigger-kill", "trigger-leader", "trigger-all", "trigger-pause", "zookeeper-cut", "zookeeper-one-way", "clock-steps"})
 """Kinds of which a large run has several."""

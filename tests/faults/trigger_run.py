@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from bridge.triggers.parked import ParkedCells
@@ -31,6 +31,7 @@ from tests.faults.run import FaultRun
 from tests.faults.trigger_faults import FAULTS, FULL, REPEATED, Scale, Stage
 from tests.faults.trigger_invariants import (
     Place,
+    Sample,
     check_generations,
     check_offsets_behind_work,
     check_offsets_rise,
@@ -38,11 +39,13 @@ from tests.faults.trigger_invariants import (
     check_run_by_one,
 )
 from tests.faults.trigger_system import HOSTS, SHARDS, FaultDidNotHappen, TriggerSystem, until
+from tests.faults.trigger_time_faults import IN_STORE, TIME_FAULTS
 from tests.faults.trigger_watch import Calls, Feeder, Watch
 from tests.services.kept_index import differences, index_worker, made_index
 from tests.services.local_zookeeper import ZooKeeper
 
-TRIGGER_KINDS = tuple(FAULTS)
+_ALL: Final = {**FAULTS, **TIME_FAULTS}
+TRIGGER_KINDS = tuple(_ALL)
 RECOVERY_MAX_S = 10.0
 """I21: everything is going again ten seconds after a fault heals, and the session of whoever was killed or cut off."""
 
@@ -117,7 +120,7 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
     if kind == "trigger-poison":
         settings |= {"timeout_s": _POISON_TIMEOUT_S, "ended_tries": 2}
     lease_s = _LONG_LEASE_S if kind in _HANDED_OVER else _LEASE_S
-    with TriggerSystem(directory, lease_s=lease_s, settings=settings, zookeeper=zookeeper) as system:
+    with TriggerSystem(directory, lease_s=lease_s, settings=settings, zookeeper=zookeeper, in_store=kind in IN_STORE) as system:
         watch, calls = Watch(system.coordinator), Calls(system.billing)
         feeder = Feeder(system.datastore, [trip.cells for trip in trips], _per_s(kind, scale))
         stage = Stage(system, watch, calls, feeder, chance, scale)
@@ -132,8 +135,8 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
             for _ in range(scale.faults if kind in REPEATED else 1):
                 time.sleep(chance.uniform(0.1, 0.5))
                 _one_fault(kind, stage, feeder, result)
-                if kind == "zookeeper-empty":
-                    system.ask("offsets", "set", version.group, "kept", "--reason", "ZooKeeper came back empty")
+                if kind in ("zookeeper-empty", "zookeeper-rollback"):
+                    system.ask("offsets", "set", version.group, "kept", "--reason", "ZooKeeper came back empty, or was restored")
             feeder.finish()
             result.violations = {"I21": [] if _in_time(system.caught_up) else ["billing has not come to the end of the logs"]}
             result.violations = merge(result.violations, _check_run_or_parked(system, trips))
@@ -159,7 +162,7 @@ def run_trigger_faults(kind: str, seed: int, directory: Path, scale: Scale = FUL
 def _one_fault(kind: str, stage: Stage, feeder: Feeder, result: FaultRun) -> None:
     began_ns = time.monotonic_ns()
     stage.healed_ns = 0
-    result.witnessed += FAULTS[kind](stage)
+    result.witnessed += _ALL[kind](stage)
     healed_ns = stage.healed_ns or time.monotonic_ns()
     recovered_s = _recovered(stage.system, stage.calls, healed_ns / 1e9)
     ended = [call.ended_ns for call in stage.calls.read() if call.ended_ns is not None]
@@ -235,11 +238,21 @@ def _check_group(kind: str, stage: Stage, parked: frozenset[Place]) -> Violation
     overtaken = [check_overtaken(calls, pid, since_ns, _absent_until(stage, member, since_ns, back_ns)) for pid, member, since_ns, back_ns in stage.overtaken]
     return merge(
         check_offsets_behind_work(samples, Books.read(stage.system.datastore).places(), calls, parked),
-        check_offsets_rise(samples),
+        *(check_offsets_rise(each) for each in _between_resets(samples, stage)),
         check_generations(samples),
         check_run_by_one(calls, afflicted),
         *overtaken,
     )
+
+
+def _between_resets(samples: list[Sample], stage: Stage) -> list[list[Sample]]:
+    """Without what a restored coordination held until somebody set the offsets: that is a reset."""
+    found: list[list[Sample]] = []
+    since_ns = 0
+    for went_back_ns, cured_ns in stage.restored:
+        found.append([sample for sample in samples if since_ns <= sample.begun_ns and sample.at_ns < went_back_ns])
+        since_ns = cured_ns
+    return [*found, [sample for sample in samples if sample.begun_ns >= since_ns]]
 
 
 def _started(log: str) -> list[tuple[str, int]]:

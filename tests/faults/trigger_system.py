@@ -6,6 +6,7 @@ The store is embedded, so it is up whenever a process is: what these runs look a
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from uuid import uuid4
 import psutil
 import yaml
 
-from bridge.coordination.open import open_coordinator
+from bridge.coordination.open import IN_STORE, open_coordinator
 from cellfeed.run_dir import RunDir
 from consumers.billing.app import GROUP
 from store.datastore import Datastore
+from tests.services.fake_clock import FakeClock
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.tcp_proxy import TcpProxy
 
@@ -51,17 +53,28 @@ def until(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> No
 
 
 class Host:
-    """One ``triggers run`` and its worker. ``pids``: of all workers that it ever had."""
+    """One ``triggers run`` and its worker. ``proxy``: before its ZooKeeper, where there is one; ``clock``: its own, where it may be wrong."""
 
-    def __init__(self, system: TriggerSystem, number: int, proxy: TcpProxy) -> None:
+    def __init__(self, system: TriggerSystem, number: int, proxy: TcpProxy | None) -> None:
         self.number = number
-        self.proxy = proxy
+        self._proxy = proxy
+        self._clock = FakeClock(system.directory / f"host-{number}.clock") if proxy is None else None
         self.run: subprocess.Popen[bytes] | None = None
         self.log = system.directory / f"host-{number}.log"
         self._system = system
         self._config = system.directory / f"host-{number}.yaml"
-        url = f"zookeeper://127.0.0.1:{proxy.port}/{system.chroot}?timeout_s=1"
+        url = f"zookeeper://127.0.0.1:{proxy.port}/{system.chroot}?timeout_s=1" if proxy is not None else IN_STORE
         self._config.write_text(yaml.safe_dump({**system.config, "coordination": url}))
+
+    @property
+    def proxy(self) -> TcpProxy:
+        assert self._proxy is not None
+        return self._proxy
+
+    @property
+    def clock(self) -> FakeClock:
+        assert self._clock is not None
+        return self._clock
 
     @property
     def prefix(self) -> str:
@@ -81,6 +94,7 @@ class Host:
             self.run = subprocess.Popen(
                 [*_CELLFEED, "triggers", "run", PROGRAM, *options, "--lease-s", str(self._system.lease_s), *sets],
                 cwd=ROOT,
+                env={**os.environ, **(self._clock.environment() if self._clock is not None else {})},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -95,6 +109,10 @@ class Host:
         with suppress(psutil.NoSuchProcess):
             return next((each for each in psutil.Process(self.run.pid).children() if each.status() != psutil.STATUS_ZOMBIE), None)
         return None
+
+    def worker_pids(self) -> list[int]:
+        worker = self.worker()
+        return [worker.pid] if worker is not None else []
 
     def member(self) -> str | None:
         """The worker's name in the group, when it is there now."""
@@ -125,9 +143,10 @@ class Host:
 
 
 class TriggerSystem:
-    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'. ``zookeeper``: one that runs, and stays; one of its own without."""
+    """Use in a ``with``. ``lease_s`` and ``settings`` are the workers'. ``zookeeper``: one that runs, and stays; one of its own without. ``in_store``: there
+    is none, and every host has a clock of its own."""
 
-    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object], zookeeper: ZooKeeper | None = None) -> None:
+    def __init__(self, directory: Path, *, lease_s: float, settings: dict[str, object], zookeeper: ZooKeeper | None = None, in_store: bool = False) -> None:
         self.directory = directory
         self.chroot = f"faults-{uuid4()}"
         self.lease_s = lease_s
@@ -138,7 +157,8 @@ class TriggerSystem:
         for folder in (self.run_dir.path, self.billing):
             folder.mkdir(parents=True)
         self.zookeeper = zookeeper or ZooKeeper(directory / "zookeeper")
-        self._owns_zookeeper = zookeeper is None
+        self._in_store = in_store
+        self._owns_zookeeper = zookeeper is None and not in_store
         self.hosts: list[Host] = []
         self._proxies: list[TcpProxy] = []
 
@@ -161,7 +181,7 @@ class TriggerSystem:
 
     @property
     def coordination(self) -> str:
-        return f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
+        return IN_STORE if self._in_store else f"{self.zookeeper.url}/{self.chroot}?timeout_s=1"
 
     @property
     def session_s(self) -> float:
@@ -170,7 +190,9 @@ class TriggerSystem:
 
     def add_host(self) -> Host:
         """Another host; not started."""
-        self._proxies.append(proxy := TcpProxy(self.zookeeper.port))
+        proxy = None if self._in_store else TcpProxy(self.zookeeper.port)
+        if proxy is not None:
+            self._proxies.append(proxy)
         self.hosts.append(host := Host(self, len(self.hosts) + 1, proxy))
         return host
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bridge.coordination.contract import Coordinator
+from bridge.coordination.in_store import StoreCoordinator, _claims_prefix
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
 from bridge.coordination.zookeeper_paths import birth_of
 from consumers.billing.app import GROUP
@@ -25,7 +27,7 @@ _PUT_EVERY_S = 0.05
 class Watch(threading.Thread):
     """Looks at members, claims and offsets several times a second, past every proxy. What cannot be read at once is no sample."""
 
-    def __init__(self, coordinator: ZooKeeperCoordinator) -> None:
+    def __init__(self, coordinator: Coordinator) -> None:
         super().__init__(name="watch", daemon=True)
         self._coordinator = coordinator
         self._ended = threading.Event()
@@ -63,9 +65,12 @@ class Watch(threading.Thread):
         return {member for member, epochs in self.epochs().items() if max(Counter(map(birth_of, epochs)).values()) > 1}
 
     def _look(self) -> Sample | None:
+        if isinstance(self._coordinator, StoreCoordinator):
+            return self._look_into_store(self._coordinator)
+        assert isinstance(self._coordinator, ZooKeeperCoordinator)
         base, paths = self._coordinator._base, self._coordinator._paths
         begun_ns = time.monotonic_ns()
-        birth = self._coordinator._birth(GROUP)
+        birth = self._coordinator._births.birth(GROUP)
         if birth is None:
             return None
         members = self._coordinator._epochs(GROUP, birth)
@@ -77,6 +82,14 @@ class Watch(threading.Thread):
             for shard, claim in zip(shards, claims, strict=True)
             if claim
         }
+        return Sample(begun_ns, time.monotonic_ns(), offsets, holders, members)
+
+    def _look_into_store(self, coordinator: StoreCoordinator) -> Sample:
+        begun_ns = time.monotonic_ns()
+        members = {member: [epoch] for member, epoch in coordinator._alive(GROUP).items()}
+        claims = coordinator._state.list(_claims_prefix(GROUP, "trips"))
+        offsets = {shard: each.offset for (_, shard), each in coordinator.fetch_offsets(GROUP).items()}
+        holders = {int(claim.key.rpartition("/")[2]): Holder(0, claim.version, json.loads(claim.value)["member"]) for claim in claims}
         return Sample(begun_ns, time.monotonic_ns(), offsets, holders, members)
 
 

@@ -14,9 +14,9 @@ from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.erasures import erased_since
 from store.backups.folder import Backup, BackupFolder
-from store.backups.restore import IDS_LEFT_OUT, RESTORED_COLUMN, Plan, plan, restore
+from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
 from store.body_codec import ERASED_BODY
-from store.cells import NewCell, Outcome, StoredCell
+from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.clusters.engine import ClusteredEngine
 from store.clusters.init import init_cluster
 from store.clusters.restore import ClusterTarget
@@ -118,6 +118,49 @@ def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Data
         with target_of(servers_of(servers)) as target, pytest.raises(ProtectData, match="every cluster was restored already"):
             restore(planned(tmp_path, backup), target)
     finally:
+        TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
+
+
+def test_a_restore_that_one_cluster_refuses_changes_none(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
+    """The first one is empty, and could be restored into; the second one has a cell, and stays armed: no put is acknowledged without its minion."""
+    backup = backed_up(embedded, tmp_path)
+    first, second, minion = servers
+    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
+    nodes = {"c1": {"a": node_opener(first.url)}, "c2": {"a": node_opener(second.url), "b": node_opener(minion.url)}}
+
+    def made() -> tuple[ClusterServers, ClusterServers]:
+        return servers_of([first], "c1"), servers_of([second, minion], "c2")
+
+    def positions() -> list[object]:
+        return [server.sql("SELECT @@GLOBAL.gtid_current_pos") for server in servers]
+
+    try:
+        for cluster in made():
+            with closing(cluster):
+                init_cluster(cluster, divided)
+        with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
+            of_second = [each for each in rides(0, 40) if store.engine.commit_group(shard_of(each.row_key, SHARDS)) == "c2"]
+            assert store.engine.put(of_second[:1])[0].acknowledged
+        before = positions()
+        with target_of(*made()) as target, pytest.raises(ProtectData, match="empty storage only"):
+            restore(planned(tmp_path, backup), target)
+        assert positions() == before, "nothing was written anywhere"
+        assert second.sql("SELECT @@GLOBAL.rpl_semi_sync_master_enabled") == [(1,)], "the live cluster is armed as it was"
+        with Datastore(ClusteredEngine(DATASTORE, SHARDS, nodes)) as store:
+            assert all(result.acknowledged for result in store.engine.put(rides(0, 40)))
+    finally:
+        TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
+
+
+def test_a_restore_changes_no_cluster_while_another_ones_servers_hold_something_else(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
+    backup = backed_up(embedded, tmp_path)
+    servers[2].sql("CREATE DATABASE somebody_elses")
+    try:
+        with target_of(servers_of(servers[:1], "c1"), servers_of(servers[1:], "c2")) as target, pytest.raises(ProtectData, match="somebody_elses"):
+            restore(planned(tmp_path, backup), target)
+        assert not any(name.startswith(DATASTORE) for server in servers for (name,) in server.sql("SHOW DATABASES"))
+    finally:
+        servers[2].sql("DROP DATABASE somebody_elses")
         TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
 
 

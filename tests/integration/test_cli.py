@@ -25,6 +25,7 @@ from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, Wareh
 from cellfeed.run_dir import ProcessEntry, RunDir
 from consumers.warehouse.loader import run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable
+from store.background import LoopTrouble
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 from tests.worker_thread import worker_thread
@@ -335,6 +336,14 @@ def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: 
     assert "10 cells in 4 shards" in text
     assert f"3:{ends[3]}" in text
     assert "down" in text
+
+
+def test_status_tells_of_loops_that_died(run: Run, run_dir: RunDir, opened: Datastore) -> None:
+    assert run("status", "--json").lines[0]["processes"][0]["troubles"] == []
+    run_dir.say_troubles("worker", [LoopTrouble("writer-trips", "MemoryError: [/x]", 1, True, 0.0)])
+    said = "writer-trips is dead, restart the process: MemoryError: [/x]"
+    assert run("status", "--json").lines[0]["processes"][0]["troubles"] == [said]
+    assert f"worker: {said}" in run("status").out
 
 
 def test_status_of_thousands_of_shards_is_a_line(run: Run, opened: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:

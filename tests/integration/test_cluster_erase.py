@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -16,13 +19,23 @@ from store.engines.contract import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import OutcomeUnknown, RowErased, StaleWriter
+from tests.integration.cli_instance import cellfeed
 from tests.integration.test_cluster_trim import SHARD, cells, on_every_node
-from tests.services.cluster_steps import checksums, put_until_stored
+from tests.services.cluster_steps import checksums, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"), pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
+    """Without semi-synchronous replication: a master commits what no minion has."""
+    made = make_cluster("c1", servers, semi_sync=False)
+    yield made
+    made.admin.close()
+    made.bare()
 
 
 def bodies_of(cluster: TestCluster, node: str, row_key: bytes) -> list[bytes]:
@@ -76,6 +89,62 @@ def test_an_erasure_with_another_epoch_is_refused(cluster: TestCluster, engine: 
         with pytest.raises(StaleWriter):
             node.erase(cell.row_key, terms=WriteTerms(7))
         assert node.heads()[SHARD][1:3] == (1, 1)
+
+
+def test_an_erasure_and_a_trim_are_answered_when_a_minion_has_them(asynchronous: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.clusters.cluster.MINION_WAIT_S", 1.0)
+    victim, *others = cells(1, 6)
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put([victim, *others])
+        on_every_node(engine, 6)
+        for name in "bc":
+            asynchronous.servers[name].sql("STOP SLAVE IO_THREAD")
+        for _ in range(2):  # the second one finds nothing left to do on the master
+            with pytest.raises(OutcomeUnknown, match=r"a erased in shard \d, but no minion has it after 1 s.*repeat it"):
+                engine.erase(victim.row_key)
+        with pytest.raises(OutcomeUnknown, match=r"a trimmed shard \d, but no minion has it"):
+            engine.trim(SHARD, 3)
+        assert all(map(is_erased, bodies_of(asynchronous, "a", victim.row_key))), "done on the master, and a promotion would undo it"
+        for name in "bc":
+            asynchronous.servers[name].sql("START SLAVE IO_THREAD")
+        assert engine.erase(victim.row_key).done
+        assert engine.trim(SHARD, 3) == 3
+        asynchronous.servers["a"].kill()
+        done = promote(asynchronous.admin)
+        assert all(map(is_erased, bodies_of(asynchronous, done.master, victim.row_key)))
+        put_until_stored(engine, cells(2, 1))
+        assert engine.heads()[SHARD].log_start == 3
+
+
+def test_an_erasure_that_only_the_old_master_had_is_done_again(asynchronous: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.clusters.cluster.MINION_WAIT_S", 0.5)
+    nodes = [{"name": name, "url": server.url} for name, server in asynchronous.servers.items()]
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}]}}))
+    victim, *others = cells(1, 6)
+    late = NewCell(victim.row_key, "NOTES", 1, b"{}")
+    with closing(open_engine(asynchronous)) as engine:
+        engine.put([victim, *others])
+        on_every_node(engine, 6)
+        for name in "bc":
+            asynchronous.servers[name].sql("STOP SLAVE IO_THREAD")
+        engine.put([late])
+        with pytest.raises(OutcomeUnknown, match="no minion has it"):
+            engine.erase(victim.row_key, 0)  # the entry; the bodies are there still
+        asynchronous.servers["a"].kill()
+        promote(asynchronous.admin, "b")
+        assert not any(map(is_erased, bodies_of(asynchronous, "b", victim.row_key))), "undone"
+        asynchronous.servers["a"].start()
+        refused = cellfeed("cluster", "rejoin", "c1", "a", "--config", str(config))
+        assert refused.returncode == 3, refused.stderr
+        assert f"never replicated: the erasure of {UUID(bytes=victim.row_key)}" in refused.stdout + refused.stderr
+        assert "0 cells and 1 erasures" in " ".join(refused.stderr.split()), "no cell of the erased row is put again"
+        done = cellfeed("cluster", "rejoin", "c1", "a", "--put-again", "--config", str(config))
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: checksums(asynchronous, "a") == checksums(asynchronous, "b"), "a copy of the master")
+        for name in "abc":
+            assert all(map(is_erased, bodies_of(asynchronous, name, victim.row_key)))
+        assert engine.put([late])[0].outcome is Outcome.FAILED
 
 
 def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(cluster: TestCluster, engine: ClusteredEngine) -> None:

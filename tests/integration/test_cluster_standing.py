@@ -114,7 +114,7 @@ def test_status_tells_the_same_to_people_and_machines(cluster: TestCluster, data
             ("c", "minion", True, "closed"),
         ]
         text = cellfeed(*command, "--run-dir", str(run_dir)).stdout
-        assert re.search(r"cluster c1: master a; 3 of 3 nodes up; 6 cells not on a minion yet, the oldest for \d+\.\d s", text), text
+        assert re.search(r"cluster c1: master a, semi-synchronous; 3 of 3 nodes up; 6 cells not on a minion yet, the oldest for \d+\.\d s", text), text
     replication(cluster, "START")
 
 

@@ -17,7 +17,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
-from tests.services.cluster_steps import checksums, open_engine, put_until_stored
+from tests.services.cluster_steps import checksums, eventually, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster
 from tests.services.waiting import wait_until
@@ -32,7 +32,7 @@ def cells(first: int, count: int, shard: int = SHARD) -> list[NewCell]:
 
 
 def on_every_node(engine: ClusteredEngine, ends: int) -> None:
-    wait_until(lambda: engine.trim_limits([SHARD])[SHARD] >= ends, f"every node has the cells below {ends}")
+    eventually(lambda: engine.trim_limits([SHARD])[SHARD] >= ends, f"every node has the cells below {ends}")
 
 
 def trim(engine: ClusteredEngine, below: int) -> None:

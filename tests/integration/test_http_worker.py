@@ -8,7 +8,9 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,6 +19,7 @@ import pytest
 
 from store.datastore import Datastore
 from store.errors import ProtectData, StorageUnavailable
+from store.failpoints import FailpointReached
 from store.limits import HTTP_BODY_BYTES_MAX
 from store.server.connections import Connection
 from store.server.put_stream import LINE_BYTES_MAX
@@ -210,6 +213,28 @@ def test_a_peer_that_sends_and_never_reads_is_cut_off_with_bounded_memory(port: 
     assert 0 < sent < 80_000_000, "the worker read on without end"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/trips/shards", 200),
+        ("GET", f"/v1/trips/row?row_key={UUID(int=1)}", 200),
+        ("GET", "/v1/trips/row?row_key=1", 400),
+        ("GET", "/nowhere", 404),
+        ("POST", "/v1/trips/cell", 415),
+        ("GET", "/health/live", 200),
+        ("GET", "/metrics", 200),
+    ],
+)
+def test_every_answer_repeats_the_number_of_its_request(port: int, method: str, path: str, status: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    for number, repeated in (("abc123", "abc123"), ("x" * 64, "x" * 64), ("x" * 65, None), (None, None)):
+        connection.request(method, path, headers={} if number is None else {"cellfeed-request": number})
+        answer = connection.getresponse()
+        answer.read()
+        assert (answer.status, answer.getheader("cellfeed-request")) == (status, repeated)
+    connection.close()
+
+
 def test_health_says_whether_the_storage_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Datastore.open_embedded(tmp_path_factory.mktemp("sick")) as sick, worker_thread(sick) as url:
         port = int(url.rpartition(":")[2])
@@ -220,6 +245,29 @@ def test_health_says_whether_the_storage_answers(tmp_path_factory: pytest.TempPa
         assert call(port, "GET", "/health/live")[0] == 200
         answer = call(port, "POST", "/v1/trips/cell", cell_json())
         assert (answer[0], error_of(answer)["error"]) == (503, "storage_unavailable")
+
+
+def test_a_worker_whose_writer_has_ended_is_not_ready_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Datastore.open_embedded(tmp_path) as sick, worker_thread(sick) as url:
+        port = int(url.rpartition(":")[2])
+        assert call(port, "POST", "/v1/trips/cell", cell_json())[0] == 200
+        assert call(port, "GET", "/health/ready")[0] == 200
+
+        def fail(*_: object) -> None:
+            raise FailpointReached("the thread's end")
+
+        monkeypatch.setattr("store.writer.answer_all", fail)
+        answer = call(port, "POST", "/v1/trips/cell", cell_json())
+        assert (answer[0], error_of(answer)["error"]) == (504, "outcome_unknown")
+        deadline_s = time.monotonic() + 10
+        while (found := call(port, "GET", "/health/ready"))[0] == 200:  # the caller may hear of it first
+            assert time.monotonic() < deadline_s
+        status, _, content = found
+        assert (status, json.loads(content)["ready"]) == (503, False)
+        assert "writer-trips is dead" in json.loads(content)["reason"]
+        answer = call(port, "POST", "/v1/trips/cell", cell_json())
+        assert (answer[0], error_of(answer)["definite"]) == (503, True)
+        assert call(port, "GET", "/health/live")[0] == 200
 
 
 def test_metrics_count_cells_by_outcome(port: int) -> None:

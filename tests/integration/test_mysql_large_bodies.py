@@ -64,8 +64,7 @@ def test_large_buffered_cells_are_kept_and_given_back_a_bounded_piece_at_a_time(
     wanted = large_cells()
     assert sum(len(cell.body_json) for cell in wanted) > PACKET_BYTES_MIN
     with closing(MySqlEngine(MySqlServer(small_packets.url), "trips", SHARDS, create=True)) as engine:
-        ids = engine.buffer.add("c2", wanted)
-        assert len(set(ids)) == PUTS
+        engine.buffer.add("c2", wanted)
         assert engine.buffer.accept("c2", wanted) == [True] * PUTS
         after, given = 0, list[NewCell]()
         while piece := engine.buffer.waiting("c2", after, 1_000, 0.0):

@@ -23,9 +23,10 @@ from bridge.coordination.open import open_coordinator
 from bridge.coordination.zookeeper import ZooKeeperCoordinator
 from bridge.coordination.zookeeper_connection import Connection
 from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.gateway.slot_claims import why_stopped
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
-from cellfeed.config import Config, DatastoreConfig, write_config
+from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, write_config
 from cellfeed.processes import open_datastore
 from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
@@ -93,7 +94,6 @@ def test_an_offset_deleted_by_hand_is_written_again_by_the_next_commit(coordinat
 def test_what_was_claimed_before_the_group_was_wiped_is_void(coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str) -> None:
     old = coordinator.join("g", "a", 10)
     claim = coordinator.claim(old, "trips", [0])[0]
-    time.sleep(1.1)  # births are whole seconds
     by_hand.delete(f"{chroot}/cellfeed", recursive=True)
     with pytest.raises(StaleWriter):
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim])
@@ -230,6 +230,32 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
             offsets.set_offsets("billing", "latest", run_dir=tmp_path, as_json=True)
     write_config(Config(datastore=DatastoreConfig(shards=2), coordination="zookeeper://127.0.0.1:1?timeout_s=0.2"), tmp_path / "config.yaml")
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
+
+
+def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_command_line(
+    zookeeper_server: ZooKeeper, by_hand: KazooClient, tmp_path: Path, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{zookeeper_server.url}{chroot}"
+    config = Config(datastore=DatastoreConfig(shards=2), coordination=url, gateways=[GatewayProcessConfig()])
+    write_config(config, tmp_path / "config.yaml")
+
+    def lines(call: Callable[[], None]) -> dict[str, Any]:
+        capsys.readouterr()
+        call()
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    with open_datastore(RunDir(tmp_path), config) as datastore, closing(open_coordinator(url, datastore.state)) as coordinator:
+        assert why_stopped(datastore.state, coordinator) is None
+        coordinator.join("__gateways", "gateway", 10)
+    assert lines(lambda: status(tmp_path, True))["consumers_wait"] is None
+    with pytest.raises(Refused, match="do not wait"):
+        offsets.accept(run_dir=tmp_path, as_json=True)
+    by_hand.delete(f"{chroot}/cellfeed", recursive=True)
+    waits = lines(lambda: status(tmp_path, True))["consumers_wait"]
+    assert "it came back empty" in waits
+    assert "cellfeed offsets accept" in waits
+    assert lines(lambda: offsets.accept(reason="it was restored", run_dir=tmp_path, as_json=True)) == {"accepted": waits}
+    assert lines(lambda: status(tmp_path, True))["consumers_wait"] is None
 
 
 def refused_by_tls(url: str) -> str:

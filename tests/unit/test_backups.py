@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from uuid import UUID
@@ -24,16 +27,17 @@ from store.backups.create import Source, create
 from store.backups.erasures import erased_since
 from store.backups.folder import DAY_US, MANIFEST, Backup, BackupFolder
 from store.backups.manifest import Reader
-from store.backups.restore import EPOCHS_LEFT_OUT, RESTORED_COLUMN, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
+from store.backups.restore import EPOCHS_LEFT_OUT, REVISIONS_LEFT_OUT, plan, readers_ahead, refuse_readers_ahead, restore
 from store.body_codec import decode_body, forget_dictionaries, is_erased
-from store.cells import ERASED_COLUMN, NewCell, Outcome, StoredCell
+from store.cells import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
 from store.datastore import Datastore
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
+from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
-from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, Trimmed
-from store.failpoints import FailpointReached, passes, set_failpoint
+from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
+from store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
 from store.indexes.catalog import BUILDING
 from store.indexes.definition import parse_definition
 from store.sharding import shard_of
@@ -367,8 +371,49 @@ def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(source: Datasto
         assert logs(store) == logs(source)
 
 
+def test_a_restored_store_is_a_history_of_its_own_and_names_its_parent(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    backup = backed_up(source, folder)
+    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
+    identities = {source.history_id}
+    for name in ("one", "two"):
+        with SqliteTarget(tmp_path / name / "trips", "trips", SHARDS) as target:
+            restore(dataclasses.replace(made, parent=source.history_id), target)
+        with Datastore.open_embedded(tmp_path / name, "trips", SHARDS) as store:
+            identities.add(store.history_id)
+        with closing(sqlite3.connect(tmp_path / name / "trips" / CELLS_FILE)) as connection:
+            assert connection.execute("SELECT parent FROM history").fetchall() == [(source.history_id,)]
+    assert len(identities) == 3, "one backup restored twice is two histories"
+
+
+def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    backup = backed_up(source, folder)
+    (tmp_path / "source" / "trips").rename(tmp_path / "aside")  # to make room, as the operator was told
+    with pytest.raises(ProtectData, match="a process has the datastore"):
+        restored_into(tmp_path / "source", folder, backup)
+    with pytest.raises(StorageUnavailable, match="moved away"):
+        source.put_new_cells(rides(300, 1))
+    source.close()
+    with restored_into(tmp_path / "source", folder, backup) as store:
+        assert sum(ends(store).values()) == 300
+
+
+def test_nobody_opens_a_store_that_is_being_restored(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    refused = []
+
+    def open_it() -> None:
+        with pytest.raises(StorageUnavailable, match="being restored"):
+            Datastore.open_embedded(tmp_path / "new", "trips", SHARDS)
+        refused.append(True)
+
+    watch_failpoint("sqlite.restore.before_rename", open_it)
+    with restored_into(tmp_path / "new", folder, backed_up(source, folder)) as store:
+        assert sum(ends(store).values()) == 300
+    assert refused == [True]
+
+
 def test_a_place_that_is_not_empty_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
     backup = backed_up(source, folder)
+    source.close()
     with pytest.raises(ProtectData, match="empty storage only"):
         restored_into(tmp_path / "source", folder, backup)
     with SqliteTarget(tmp_path / "new" / "trips", "trips", SHARDS), pytest.raises(InvalidRequest, match="another restore"):

@@ -23,7 +23,7 @@ def test_promotions_that_are_not_remembered_any_more_limit_a_node_to_nothing() -
 
 def test_of_two_roles_the_higher_epoch_is_believed_and_within_one_that_with_more_minions() -> None:
     later = FIRST.promoted("b", ["c"], "0-1-10")
-    grown = later.with_minion("a")
+    grown = later.with_minion("a", semi_sync=False)
     assert newest([FIRST, None, grown, later]) == newest([later, grown, FIRST]) == grown
-    assert grown.with_minion("a") is grown
+    assert grown.with_minion("a", semi_sync=False) is grown
     assert newest([None]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -95,6 +96,57 @@ def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastor
         assert listener.wait(30)
     finally:
         listener.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("127.0.0.1", 70_000), ("127.0.0.1", 0), ("127.0.0.1", -1), ("no\0host", 9), ("a" * 300, 9), ("\udc80", 9), ("localhost", 9), ("8.8.8.8", 9), ("::1", 9)],
+    ids=ascii,
+)
+def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(datastore: Datastore, host: str, port: int) -> None:
+    address = {"host": host, "port": port, "expires_at_us": 1 << 62}
+    datastore.state.commit({"wakeups/a": json.dumps(address).encode()})
+    listener = Listener(datastore.state, "reader-1")
+    try:
+        deadline_s = time.monotonic() + 30
+        while not listener.wait(0.1):
+            assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
+            assert time.monotonic() < deadline_s
+        poke_once(datastore.state)
+        assert listener.wait(30)
+    finally:
+        listener.close()
+
+
+def test_a_poke_starts_no_thread(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.wakeups._REFRESH_S", 0.0)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
+    assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
+
+
+def test_addresses_are_read_again_after_a_defect(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = threading.Event()
+
+    def fail(*_: object) -> None:
+        failing.set()
+        raise ValueError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("store.wakeups._read_addresses", fail)
+        poker = Poker(datastore.state)
+        assert failing.wait(10)
+    listener = Listener(datastore.state, "reader-1")
+    deadline_s = time.monotonic() + 30
+    while not listener.wait(0.05):
+        poker.poke()
+        assert time.monotonic() < deadline_s
+    listener.close()
+    poker.close()
 
 
 def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,12 +38,12 @@ class Coordination(StoreCoordinator):
 
     def __init__(self, datastore: Datastore, clock: Clock) -> None:
         super().__init__(datastore.state)
-        self._clock = clock
+        self._passing = clock
         self.away = False
         self.takes_s = 0.0
 
     def renew(self, session: Session) -> Session:
-        self._clock.now_s += self.takes_s
+        self._passing.now_s += self.takes_s
         if self.away:
             raise StorageUnavailable("planted")
         return super().renew(session)

@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         place = Place(state)
         monkeypatch.setattr(state, "now_us", lambda: int(place.now_s * 1e6))
         if request.param == "store":
-            place.coordinator = StoreCoordinator(state)
+            place.coordinator = StoreCoordinator(state, clock=lambda: place.now_s)
             yield place
             return
         tree = ZooKeeperTree()

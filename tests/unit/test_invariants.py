@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tests.faults.invariants import (
     Seen,
+    check_definite,
     check_gapless,
     check_log,
     check_once_per_cell,
@@ -44,6 +45,9 @@ def test_each_violation_of_the_log_is_found() -> None:
     assert found(check_log(GOOD, {0: [seen(0, 0), seen(1, 1, b'{"a":1}')]})) == {"I2"}
     assert found(check_log(GOOD, {0: [seen(0, 0), seen(1, 2)]})) == {"I4"}
     assert found(check_log(GOOD, {0: LOG[0], 1: [seen(0, 0)]})) == {"I4", "I5"}
+    refused = Ledger([put(3, None, 1.5, 2.0, "failed")])
+    assert found(check_definite(refused, LOG)) == found(check_definite(GOOD, {0: [*LOG[0], seen(2, 2)]})) == set()
+    assert found(check_definite(refused, {0: [*LOG[0], seen(3, 2)]})) == {"E6"}
     late = Ledger([put(0, 1, 0.0, 1.0), put(1, 0, 2.0, 3.0)])
     assert found(check_log(late, {0: [seen(1, 0), seen(0, 1)]})) == {"I12"}
 

@@ -113,3 +113,25 @@ def test_a_refusal_comes_at_once() -> None:
 
     with pytest.raises(Overloaded):
         asyncio.run(put())
+
+
+def test_a_wake_up_that_fails_once_delays_no_later_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "PUT_TIMEOUT_S", 30.0)
+    datastore = HeldDatastore()
+
+    async def put_two() -> list[list[PutResult]]:
+        loop, held = asyncio.get_running_loop(), commits_over(datastore)
+        tasks = [asyncio.ensure_future(held.submit([CELL])) for _ in range(2)]
+        await asyncio.sleep(0)  # each has begun to wait
+        wake = loop.call_soon_threadsafe
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        loop.call_soon_threadsafe = fail  # type: ignore[assignment,method-assign]
+        answer_all(datastore.answers[:1], [STORED])
+        loop.call_soon_threadsafe = wake  # type: ignore[method-assign]
+        answer_all(datastore.answers[1:], [STORED])
+        return await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    assert asyncio.run(put_two()) == [[STORED]] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from cellfeed.run_dir import ProcessEntry, Ready, RunDir
+from store.background import LoopTrouble
 from store.errors import InvalidRequest, NotFound
 
 
@@ -40,6 +42,23 @@ def test_a_process_stays_known_when_somebody_sets_the_clock(run_dir: RunDir, mon
     assert abs(psutil.Process().create_time() - moved) < 10 * 365 * 86_400
     assert psutil.boot_time() == moved
     assert run_dir.alive("worker")
+
+
+def test_loops_that_died_are_those_of_the_process_that_runs(run_dir: RunDir) -> None:
+    now_s = time.monotonic()
+    died = LoopTrouble("watch-n1", "ValueError: no bytes", 1, False, now_s)
+    dead = LoopTrouble("writer-trips", "MemoryError: ", 1, True, now_s - 10_000)
+    over = LoopTrouble("buffer-drain", "ValueError: no bytes", 1, False, now_s - 10_000)
+    assert run_dir.troubles("worker") == []
+    run_dir.say_troubles("worker", [died, dead, over])
+    assert run_dir.troubles("worker") == [], "a process of this name never said that it was ready"
+    run_dir.say_ready("worker", {})
+    assert run_dir.troubles("worker") == [str(died), str(dead)]
+    run_dir.say_ready("worker", {}, os.getppid())
+    assert run_dir.troubles("worker") == [], "another process has its place"
+    run_dir.say_ready("worker", {})
+    (run_dir.path / "troubles" / "worker.json").write_text('{"pid": 1')
+    assert run_dir.troubles("worker") == []
 
 
 def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:

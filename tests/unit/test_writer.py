@@ -10,10 +10,13 @@ from uuid import UUID
 
 import pytest
 
+import store.put_answers
 import store.writer
+from store import background
 from store.cells import NewCell, Outcome, PutResult, new_cell
 from store.engines.contract import Engine
-from store.errors import InvalidRequest, Overloaded, StorageUnavailable
+from store.errors import InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
+from store.failpoints import FailpointReached
 from store.limits import BATCH_CELLS_MAX
 from store.writer import GroupCommitWriter
 
@@ -236,3 +239,114 @@ def test_closing_ends_the_wait_for_callers(monkeypatch: pytest.MonkeyPatch) -> N
     first.result(60)
     writer.close()
     assert all(answer.result(0) for answer in others)
+
+
+class Hook:
+    """What a writer calls beside its work; it raises what the test says, once."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+        self.calls = 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+        if (error := self.error) is not None:
+            self.error = None
+            raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), OverflowError("port must be 0-65535."), MemoryError()], ids=repr)
+@pytest.mark.parametrize("which", ["on_commit", "on_results"])
+def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(which: str, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    engine, hook = GatedEngine(), Hook(error)
+    engine.gate.set()
+    hooks: dict[str, Any] = {"on_commit": lambda: None, "on_results": None, which: hook}
+    writer = GroupCommitWriter(cast("Engine", engine), hooks["on_commit"], on_results=hooks["on_results"])
+    assert writer.submit([cell(0)]).result(10)[0].outcome is Outcome.STORED
+    assert writer.submit([cell(1)]).result(10)[0].outcome is Outcome.STORED
+    writer.close()
+    assert hook.calls == 2
+    assert engine.groups == [[0], [1]]
+    assert repr(error)[:12] in caplog.text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyError("x")], ids=repr)
+def test_a_defect_below_leaves_the_outcome_unknown(error: Exception) -> None:
+    engine = GatedEngine()
+    engine.fail_next = error
+    engine.gate.set()
+    writer = writer_over(engine)
+    with pytest.raises(OutcomeUnknown, match="put the same cells again"):
+        writer.submit([cell(0)]).result(10)
+    assert writer.submit([cell(1)]).result(10)
+    writer.close()
+
+
+def test_an_engine_that_answers_for_fewer_cells_leaves_the_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = GatedEngine()
+    engine.gate.set()
+    writer = writer_over(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "put", lambda cells: [])
+        with pytest.raises(OutcomeUnknown, match="0 results for 1 cells"):
+            writer.submit([cell(0)]).result(10)
+    assert writer.submit([cell(1)]).result(10)
+    writer.close()
+
+
+def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = GatedEngine()
+    engine.gate.set()
+    writer = writer_over(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_left", Hook(MemoryError()))
+        with pytest.raises(StorageUnavailable, match="nothing written") as failed:
+            writer.submit([cell(0)]).result(10)
+    assert failed.value.definite
+    assert writer.submit([cell(1)]).result(10)
+    writer.close()
+    assert engine.groups == [[1]]
+
+
+def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = GatedEngine()
+    writer = writer_over(engine)
+    writer.submit([cell(0)])
+    assert engine.entered.wait(10)
+    told: list[int] = []
+    answers = [writer.submit([cell(n)], lambda answer: told.append(answer.cells[0].ref_key)) for n in (1, 2)]
+    found: list[list[PutResult]] = []
+    waiting = [threading.Thread(target=lambda answer=answer: found.append(answer.result(30)), daemon=True) for answer in answers]  # type: ignore[misc]
+    for thread in waiting:
+        thread.start()
+    wake_next, calls = store.put_answers.wake_next, iter(range(100))
+
+    def fail_for_the_second_group(row: Any) -> None:
+        if next(calls) == 1:
+            raise MemoryError
+        wake_next(row)
+
+    monkeypatch.setattr(store.put_answers, "wake_next", fail_for_the_second_group)
+    engine.gate.set()
+    for thread in waiting:
+        thread.join(10)
+    assert [[each.outcome for each in results] for results in found] == [[Outcome.STORED]] * 2
+    assert sorted(told) == [1, 2]
+    writer.close()
+
+
+def test_a_writer_that_has_ended_says_so_everywhere() -> None:
+    engine, hook = GatedEngine(), Hook(FailpointReached("on_commit"))
+    engine.gate.set()
+    writer = writer_over(engine, hook)
+    with pytest.raises(OutcomeUnknown):
+        writer.submit([cell(0)]).result(10)
+    deadline_s = time.monotonic() + 10
+    while not background.troubles():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    with pytest.raises(StorageUnavailable, match="is dead"):
+        writer.submit([cell(1)])
+    assert "writer-trips" in background.troubles()[0]
+    writer.close()
+    assert background.troubles() == []

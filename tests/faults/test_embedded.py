@@ -1,0 +1,24 @@
+"""The files of an embedded store while they cannot be opened, written or found; ``make faults KIND=files-replaced`` and its like run more seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.embedded_run import EMBEDDED_KINDS, FAULTS_IN_A_RUN, run_embedded_faults
+from tests.services.small_disk import NoSmallDisk
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EMBEDDED_KINDS)
+def test_every_put_comes_to_what_its_caller_was_told(tmp_path: Path, kind: str) -> None:
+    try:
+        result = run_embedded_faults(kind, 1, tmp_path)
+    except NoSmallDisk as reason:
+        pytest.skip(str(reason))
+    assert len(result.witnessed) == FAULTS_IN_A_RUN, "the faults did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}

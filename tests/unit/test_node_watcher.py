@@ -1,0 +1,115 @@
+"""The watcher of a storage node: whatever a look ends by, the next one follows, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from store.clusters.node import NodeEngine, StorageNode
+from store.clusters.roles import Role
+from store.engines.contract import Head, Look
+from store.engines.mysql_connections import MySqlServer
+from store.errors import StorageUnavailable
+
+ROLE = msgspec.json.encode(Role("c1", epoch=1, master="n1", minions=["n2"]))
+HEADS = {0: Head(0, 5, 5, 1, 0, 0)}
+
+
+class Scripted:
+    """A node's engine: a look raises what the test says."""
+
+    def __init__(self) -> None:
+        self.fails: Exception | None = None
+        self.looks = 0
+
+    def look(self, *_: object) -> Look:
+        self.looks += 1
+        if self.fails is not None:
+            raise self.fails
+        return Look(ROLE, self.looks, HEADS)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def engine() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def node(engine: Scripted) -> Iterator[StorageNode]:
+    opened = StorageNode("n1", lambda _: cast("NodeEngine", engine))
+    yield opened
+    opened.close()
+
+
+def wait_for(reached: Any) -> None:
+    deadline_s = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("error", [IndexError("index out of range"), ValueError("not a packet"), MemoryError()], ids=repr)
+def test_a_look_that_a_defect_ends_counts_as_a_node_that_is_away_and_the_next_one_is_made(
+    node: StorageNode, engine: Scripted, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.fails = error
+    node.wait(node.ask())
+    wait_for(lambda: type(error).__name__ in str(node.why_not))
+    assert type(error).__name__ in caplog.text
+    engine.fails = None
+    wait_for(lambda: node.why_not is None)
+    assert node.view is not None
+    assert node.view.heads == HEADS
+
+
+def test_a_defect_of_who_is_told_of_the_role_ends_no_watching(node: StorageNode, engine: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    before = engine.looks
+
+    def fail(_: object) -> None:
+        raise KeyError("a defect")
+
+    node.on_role = fail
+    wait_for(lambda: engine.looks > before + 2)
+    assert "KeyError" in caplog.text
+
+
+def test_in_a_forked_child_nobody_waits_for_the_parents_watcher(node: StorageNode) -> None:
+    node.wait(node.ask())
+    pid = os.fork()
+    if pid == 0:
+        node.wait(node.ask())
+        os._exit(0)
+    deadline_s = time.monotonic() + 20
+    while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline_s:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            pytest.fail("the child waits for a watcher that it does not have")
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(found[1]) == 0
+
+
+@pytest.mark.parametrize("greeting", [b"", b"\x01", b"\x05\x00\x00\x00\x0a5.5", b"\x01\x00\x00\x00\x0a", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64])
+def test_a_greeting_that_no_server_gives_is_a_server_that_is_away(greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as peer:
+                peer.sendall(greeting)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        server = MySqlServer(f"mysql://root:x@127.0.0.1:{listener.getsockname()[1]}", timeout_s=2)
+        with pytest.raises(StorageUnavailable), server.connection():
+            pass
+        thread.join()
+        server.close()

@@ -1,0 +1,105 @@
+"""Puts of several commit groups: what one call's parts come to together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.engines.contract import Engine
+from store.errors import OutcomeUnknown, StorageUnavailable
+from store.sharding import shard_of
+from store.writers import Writers
+
+SHARDS = 2
+
+
+class TwoGroups:
+    """Each shard is a group of its own, which fails as the test says."""
+
+    datastore, shards = "trips", SHARDS
+
+    def __init__(self) -> None:
+        self.fails: dict[int, BaseException] = {}
+
+    def commit_group(self, shard: int) -> str:
+        return str(shard)
+
+    def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        shard = shard_of(cells[0].row_key, SHARDS)
+        if shard in self.fails:
+            raise self.fails[shard]
+        return [PutResult(Outcome.STORED, shard, n) for n in range(len(cells))]
+
+
+def cell_of(shard: int) -> NewCell:
+    return new_cell(next(UUID(int=n) for n in range(1000) if shard_of(UUID(int=n).bytes, SHARDS) == shard), "BASE", 1, {})
+
+
+@pytest.fixture
+def engine() -> TwoGroups:
+    return TwoGroups()
+
+
+@pytest.fixture
+def writers(engine: TwoGroups) -> Iterator[Writers]:
+    opened = Writers(cast("Engine", engine), lambda: None)
+    yield opened
+    opened.close()
+
+
+CELLS = [cell_of(0), cell_of(1)]
+
+
+def test_a_group_that_fails_fails_its_own_cells(engine: TwoGroups, writers: Writers) -> None:
+    engine.fails[1] = StorageUnavailable("away")
+    assert [each.outcome for each in writers.submit(CELLS).result(10)] == [Outcome.STORED, Outcome.FAILED]
+
+
+def test_a_defect_in_one_group_leaves_its_cells_unknown(engine: TwoGroups, writers: Writers) -> None:
+    engine.fails[1] = KeyError("x")
+    stored, unknown = writers.submit(CELLS).result(10)
+    assert stored.outcome is Outcome.STORED
+    assert unknown.outcome is Outcome.UNKNOWN
+    assert unknown.error is not None
+    assert not unknown.error.definite
+
+
+def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(engine: TwoGroups, writers: Writers) -> None:
+    engine.fails = {0: StorageUnavailable("away"), 1: OutcomeUnknown("the commit was sent")}
+    with pytest.raises(OutcomeUnknown):
+        writers.submit(CELLS).result(10)
+    engine.fails = {0: StorageUnavailable("away"), 1: StorageUnavailable("away, too")}
+    with pytest.raises(StorageUnavailable):
+        writers.submit(CELLS).result(10)
+
+
+def test_a_part_that_cannot_be_queued_leaves_the_others_on_their_way(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert writers.submit(CELLS).result(10)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(writers._writer("1"), "submit", fail)
+    stored, failed = writers.submit(CELLS).result(10)
+    assert stored.outcome is Outcome.STORED
+    assert failed.outcome is Outcome.UNKNOWN
+
+
+def test_a_forked_child_is_refused_at_once(writers: Writers) -> None:
+    assert writers.submit(CELLS).result(10)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            writers.submit(CELLS)
+        except StorageUnavailable as error:
+            writers.close()
+            os._exit(0 if "forked" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert writers.submit(CELLS).result(10)

@@ -17,7 +17,7 @@ from store.clusters.fan_out import FanOut
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.errors import ShardMoving, StorageUnavailable
 from store.sharding import shards_of
@@ -80,23 +80,24 @@ class ClusteredIndexes:
         for cluster, some in self._by_cluster(entries).items():
             cluster.write(lambda engine, role, some=some: engine.indexes.remove(table, some, fences, role.terms))  # type: ignore[misc]
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected:
         return self._placement.settled(lambda: self._select(table, wanted, read_from))
 
-    def _select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica) -> list[list[Entry]]:
+    def _select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica) -> Selected:
         found: dict[int, list[Entry]] = {}
         groups: dict[Cluster, list[tuple[int, EntrySelect]]] = {}
         for number, each in enumerate(wanted):
             groups.setdefault(self._cluster_of(each.shard), []).append((number, each))
 
-        def read(cluster: Cluster, members: list[tuple[int, EntrySelect]]) -> list[list[Entry]]:
+        def read(cluster: Cluster, members: list[tuple[int, EntrySelect]]) -> tuple[list[list[Entry]], bool]:
             some = [each for _, each in members]
-            entries, _ = cluster.read(lambda engine: engine.indexes.select(table, some), read_from)
-            return entries
+            return cluster.read(lambda engine: engine.indexes.select(table, some).entries, read_from)
 
-        for members, entries in zip(groups.values(), self._fan_out.each(groups, read), strict=True):
+        any_stale = False
+        for members, (entries, stale) in zip(groups.values(), self._fan_out.each(groups, read), strict=True):
             found.update(zip((number for number, _ in members), entries, strict=True))
-        return [found[number] for number in range(len(wanted))]
+            any_stale |= stale
+        return Selected([found[number] for number in range(len(wanted))], any_stale)
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         return self._placement.settled(lambda: self._find(table, places))

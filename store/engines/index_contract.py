@@ -106,6 +106,13 @@ class Outdated(NamedTuple):
     stale: bool = False
 
 
+class Selected(NamedTuple):
+    """The entries of each selection. ``stale``: a minion gave some of them, it may know of too few."""
+
+    entries: list[list[Entry]]
+    stale: bool = False
+
+
 class IndexStore(Protocol):
     """See the module's promises."""
 
@@ -134,7 +141,7 @@ class IndexStore(Protocol):
         """Removes entries that are exactly as given; others stay as they are. X2, X6."""
         ...
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected: ...
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         """By shard, shard value and row key."""
@@ -191,7 +198,7 @@ class NodeIndexStore(Protocol):
         self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED, terms: WriteTerms | None = None
     ) -> None: ...
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]: ...
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected: ...
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]: ...
 

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica, WriteTerms
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
 from store.engines.mysql_connections import MySqlServer, query, query_all
@@ -191,14 +191,14 @@ class MySqlIndexes:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected:
         if not wanted:
-            return []
+            return Selected([])
         statements = [select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each, literal) for each in wanted]
         with self._server.connection() as connection:
             answers = query_all(connection, statements)
         integers = [1 + number for number, width in enumerate([None] * len(table.columns) + list(table.widths[1:])) if width is None]
-        return [selected_entries(table, each, _with_integers(rows, integers)) for each, rows in zip(wanted, answers, strict=True)]
+        return Selected([selected_entries(table, each, _with_integers(rows, integers)) for each, rows in zip(wanted, answers, strict=True)])
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:
         found: dict[tuple[int, Encoded, bytes], Entry] = {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
 from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, stored_cell, stored_cells
@@ -119,9 +119,9 @@ class SqliteIndexes:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected:
         with self._file.snapshot() if len(wanted) > 1 else self._file.read() as connection:
-            return [self._select(connection, table, each) for each in wanted]
+            return Selected([self._select(connection, table, each) for each in wanted])
 
     def _select(self, connection: sqlite3.Connection, table: IndexTable, wanted: EntrySelect) -> list[Entry]:
         given = Parameters(wanted.shard)

@@ -164,7 +164,8 @@ class _Query:
         if request.order == 0 and after is not None:
             # Of the shard value where the last page ended, what is behind its row key; of the others all.
             selects = [each if each.value == after[0] else replace_after(each) for each in selects]
-        found = self._store.select(version.table, selects, request.read_from)
+        found, stale = self._store.select(version.table, selects, request.read_from)
+        self._stale |= stale
         if len(found) == 1:
             return found[0]
         return list(islice(heapq.merge(*found, key=self._sort_key, reverse=request.descending), limit))

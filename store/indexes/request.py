@@ -61,7 +61,8 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 class IndexPage(msgspec.Struct, frozen=True):
-    """An answer. ``cursor`` goes on behind it; None at the end. ``stale``: cells came from a minion, a later one may be missing. ``version``: of the index."""
+    """An answer. ``cursor`` continues behind it; None at the end. ``stale``: entries or cells came from a minion, a later one may be missing. ``version``: of
+    the index."""
 
     rows: list[IndexRow]
     cursor: str | None

@@ -24,6 +24,7 @@ from store.datastore import Datastore
 from store.errors import StaleWriter, StorageUnavailable, Unavailable
 from store.indexes.check import IndexCheck
 from store.indexes.definition import parse_definition
+from tests.services.cluster_steps import open_engine
 from tests.services.kept_index import caught_up, index_worker, made_index
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster, node_opener
@@ -102,6 +103,33 @@ def test_an_index_is_what_the_cells_say_after_a_failover_under_writes(cluster: T
         finally:
             ended.set()
             supervisor.join()
+
+
+def test_a_query_of_entries_that_only_a_minion_tells_is_stale(cluster: TestCluster) -> None:
+    """The index has come past the cell, on its master; the minions have received that, and have not applied it."""
+    with Datastore(open_engine(cluster)) as datastore, index_worker(datastore):
+        version = made_index(datastore, DEFINITION)
+        datastore.put_cell(uuid5(NAMESPACE, "first"), "BASE", 1, {"driver": "x", "n": 1})
+        caught_up(datastore, version)
+        assert not datastore.query_index("by_driver", "x", [("n", "=", 1)]).stale
+        wait_until(lambda: bool(datastore.query_index("by_driver", "x", mode="fast", read_from="minion").rows), "a minion has it as well")
+        assert datastore.query_index("by_driver", "x", mode="fast", read_from="minion").stale
+        for name in ("b", "c"):
+            cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
+        [(shard, entry)] = [(shard, entry) for shard in range(SHARDS) for entry in datastore.engine.indexes.walk(version.table, shard, None, 10)]
+        another = entry._replace(row_key=uuid5(NAMESPACE, "second").bytes, values=(entry.values[0], 2, *entry.values[2:]))
+        datastore.engine.indexes.apply(version.table, {shard: [another]})
+        assert len(datastore.query_index("by_driver", "x", mode="fast").rows) == 2
+        cluster.servers["a"].kill()
+
+        def asked() -> bool:
+            with suppress(StorageUnavailable):
+                page = datastore.query_index("by_driver", "x", [("n", "=", 2)], mode="fast")
+                assert page.stale, "a row is missing, and nothing says so"
+                return True
+            return False
+
+        wait_until(asked, "a minion answers", 60)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from store.cells import StoredCell
 from store.engines.contract import LocatedCell, Replica
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow
+from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 
 
 class IndexStoreProxy:
@@ -33,7 +33,7 @@ class IndexStoreProxy:
     def remove(self, table: IndexTable, entries: Mapping[int, Sequence[Entry]], fences: Mapping[int, int] = UNFENCED) -> None:
         self.store.remove(table, entries, fences)
 
-    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> list[list[Entry]]:
+    def select(self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER) -> Selected:
         return self.store.select(table, wanted, read_from)
 
     def find(self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]) -> list[Entry | None]:

@@ -109,13 +109,14 @@ def _without_acceptance(buffer: MySqlBuffer, owner: str, cells: Sequence[NewCell
 
 
 def _once_an_epoch(real: Wrapped) -> Wrapped:
-    """A role counts only when its epoch is higher."""
+    """Of each epoch the role counts that a process heard of first."""
+    first: dict[tuple[int, int], Any] = {}
 
-    def heard(cluster: Cluster, role: Any) -> None:
-        if cluster._role is None or role.epoch > cluster._role.epoch:
-            real(cluster, role)
+    def seen(cluster: Cluster) -> Any:
+        role, views = real(cluster)
+        return first.setdefault((id(cluster), role.epoch), role), views
 
-    return heard
+    return seen
 
 
 def _committed(real: Wrapped) -> Wrapped:
@@ -152,7 +153,7 @@ PLANTS: Final[dict[str, Plant]] = {
     "shard-moves-back-killed": _FALSE_LOG,
     "shard-moves-promoted": _FALSE_LOG,
     "master-restarts-then-dies": _UNGUARDED,
-    "minions-join": _plant("minions that join within an epoch are not heard of", Cluster, "_heard", _once_an_epoch, "I3", "I6"),
+    "minions-join": _plant("minions that join within an epoch are not heard of", Cluster, "_seen", _once_an_epoch, "I3", "I6"),
     "server-settings": _UNGUARDED,
 }
 """By kind. ``lost-tail`` also finds what shows cells that no minion has: :data:`SHOWN_TOO_EARLY`."""

@@ -154,6 +154,11 @@ def _fetch(by_id: bool) -> Callable[[int], dict[str, Any]]:
     }
 
 
+def _list_offsets(timestamp: int) -> Callable[[int], dict[str, Any]]:
+    partition = {"partition_index": SHARD, "timestamp": timestamp, "current_leader_epoch": -1}
+    return lambda _: {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": TOPIC, "partitions": [partition]}]}
+
+
 def _offsets_of(answer: Any) -> tuple[Any, list[tuple[str, int, str]]]:
     """Of OffsetFetch: the group's error and each partition's topic, offset and error."""
     group = answer.groups[0] if hasattr(answer, "groups") else answer
@@ -264,18 +269,8 @@ ROWS: Final[dict[int, list[Row]]] = {
         Row("by id", _fetch(by_id=True), _fetched, ((DESCRIBE_TOPIC, "unknown_topic_id"), (READ_TOPIC, NO_TOPIC_RIGHT)), (13, 17)),
     ],
     2: [
-        Row(
-            "the latest",
-            lambda _: {
-                "replica_id": -1,
-                "isolation_level": 0,
-                "timeout": 1000,
-                "topics": [{"name": TOPIC, "partitions": [{**_ONE_PARTITION, "timestamp": timestamp, "current_leader_epoch": -1}]}],
-            },
-            lambda answer, _: _one(answer, lambda each: each.offset >= 0),
-            ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),),
-        )
-        for timestamp in (-1, 0)
+        Row(about, _list_offsets(timestamp), lambda answer, _: _one(answer, lambda each: each.offset >= 0), ((DESCRIBE_TOPIC, NO_TOPIC_RIGHT),))
+        for about, timestamp in (("the latest", -1), ("by a moment", 0))
     ],
     3: [
         Row("all", lambda version: {"topics": None if version else [], "allow_auto_topic_creation": False, **_NO_OPERATIONS}, _metadata_all, _LIST_TOPICS),

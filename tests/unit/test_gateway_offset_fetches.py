@@ -25,12 +25,12 @@ class Gateway:
 
     def __init__(self) -> None:
         self.security = Security({}, frozenset(RULES), b"")
-        self.cluster = SimpleNamespace(group_error=lambda _group: None)
+        self.cluster = SimpleNamespace(group_error=lambda _group: None, claim=lambda _group: None)
         self.groups = SimpleNamespace(offsets_lock=lambda _group: asyncio.Lock())
-        self.offsets = SimpleNamespace(fetch_offsets=lambda _group: OFFSETS)
+        self.offsets = SimpleNamespace(fetch_offsets=lambda _group: OFFSETS, commit_offsets=lambda *_about, **_claims: None)
 
-    async def in_coordination(self, call: Any, *arguments: Any) -> Any:
-        return call(*arguments)
+    async def in_coordination(self, call: Any, *arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)
 
     def may(self, peer: Peer, kind: Any, name: str, operation: Any) -> bool:
         return self.security.may(peer.principal, kind, name, operation)

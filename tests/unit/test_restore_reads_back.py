@@ -105,5 +105,5 @@ def test_a_chain_that_lacks_a_piece_is_not_restored(backup: Backup) -> None:
     [first, *others] = backup.manifest.segments
     for segments in (others, [msgspec.structs.replace(first, from_id=1), *others]):
         lacking = Backup(backup.path, msgspec.structs.replace(backup.manifest, segments=segments), backup.sha256)
-        with pytest.raises(DataDamaged, match=f"shard {first.shard} lacks cells from 0"):
+        with pytest.raises(DataDamaged, match=f"shard {first.shard} lacks cells"):
             plan([lacking], [], (), {}, NOW_US, "a test")

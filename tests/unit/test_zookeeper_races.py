@@ -32,10 +32,10 @@ def before_next_commit(coordinator: ZooKeeperCoordinator, monkeypatch: pytest.Mo
     """``happens`` comes once, between the look that a call makes and its commit."""
     commit, waiting = coordinator._base.commit, [happens]
 
-    def interrupted(operations: Sequence[Any]) -> Any:
+    def interrupted(operations: Sequence[Any], **more: Any) -> Any:
         if waiting:
             waiting.pop()()
-        return commit(operations)
+        return commit(operations, **more)
 
     monkeypatch.setattr(coordinator._base, "commit", interrupted)
 

@@ -144,8 +144,9 @@ def server_settings(system: ClusterSystem, datastore: Datastore, chance: random.
     began_s = time.monotonic()
     _refused(system, "a put", lambda: datastore.engine.put([cell]))
     _buffer_refused(system, datastore, cell)
-    time.sleep(chance.uniform(0.5, 1.0))
+    tried = _tried(system, began_s, chance.uniform(0.5, 1.0))
     _not_acknowledged(system, began_s, time.monotonic(), "while the master was read-only")
+    witnessed.append(f"{tried} commits of the state tried while it was read-only")
     if a1.sql("SELECT @@GLOBAL.read_only") != [(1,)]:
         raise RuntimeError("a1 is not read-only: the fault did not happen")
     promote(system.admin["a"])  # opens the master again, or has another one
@@ -169,7 +170,7 @@ def server_settings(system: ClusterSystem, datastore: Datastore, chance: random.
     server = system.servers[done.master]
     witnessed += _restarted_with(system, DOES_NOT_SYNC, done.master)
     began_s = time.monotonic()
-    time.sleep(chance.uniform(0.8, 1.2))
+    witnessed.append(f"{_tried(system, began_s, chance.uniform(0.8, 1.2))} commits of the state tried while it did not sync")
     ended_s, settings = time.monotonic(), server.sql("SELECT @@GLOBAL.sync_binlog, @@GLOBAL.innodb_flush_log_at_trx_commit")
     if settings != [(1, 1)]:  # somebody may correct them, or refuse
         _not_acknowledged(system, began_s, ended_s, f"while the master did not sync its files {settings}")

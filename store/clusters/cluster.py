@@ -38,9 +38,10 @@ from typing import Final, TypeVar
 
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
-from store.clusters.roles import Role, newest
+from store.clusters.roles import Role, newest, of_other_histories
 from store.engines.contract import ErasedStep, Head, Replica
 from store.errors import OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
+from store.histories import is_same_history
 from store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
@@ -78,6 +79,8 @@ class Cluster:
         self.watermark = watermark
         self._lock = threading.Lock()
         self._role: Role | None = None
+        self._history_id: str | None = None
+        """Of the cluster, once this process has decided it: a node of another one takes no part."""
         self._turns = itertools.count()
         self._shown: dict[int, int] = dict.fromkeys(self.shards, 0)
         self._starts: dict[int, int] = {}
@@ -119,21 +122,42 @@ class Cluster:
         for node, ticket in tickets:
             node.wait(ticket, slow_s)
 
-    def _heard(self, role: Role) -> None:
-        """Called by the nodes' watchers. Whoever still waits for an old master, which may hang, is cut off: the call's fate is not known, and is told so."""
+    def _heard(self, role: Role) -> str | None:
+        """Called by the nodes' watchers; returns why the node takes no part, where it is another cluster's. Calls that wait for an old master, which may hang,
+        are cut off: their fate is not known, and they say so."""
         with self._lock:
+            if self._history_id is not None:
+                if role.cluster != self.name or not is_same_history(role.history_id, self._history_id):
+                    return f"it is of cluster {role.cluster!r} in history {role.history_id}, not of {self.name!r} in history {self._history_id}"
+                self._history_id = self._history_id or role.history_id
             before = self._role
             self._role = newest([before, role])
             if self._role is before:
-                return
+                return None
         if before is not None and before.master != role.master and (old := self.nodes.get(before.master)) is not None:
             old.abort()
+        return None
+
+    def _decide_history(self) -> None:
+        """Which of the nodes that have answered are the cluster's own: those of the history that most of them tell. The others take no part from now on."""
+        roles = {name: view.role for name, node in self.nodes.items() if (view := node.view) is not None and view.role is not None}
+        foreign = of_other_histories(self.name, roles)
+        own = [role for name, role in roles.items() if name not in foreign]
+        with self._lock:
+            if not own or self._history_id is not None:
+                return
+            self._history_id = next((role.history_id for role in own if role.history_id), "")
+            self._role = newest(own)
+        for name, reason in foreign.items():
+            self.nodes[name].refuse(reason)
 
     def role(self) -> Role:
-        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told."""
-        if self._role is None:
+        """Who is master, as far as this process has heard. Raises StorageUnavailable when no node has ever told, ProtectData when as many nodes are of one
+        history as of another."""
+        if self._history_id is None:
             # Nothing can be done without it, so the first look may take its time: connecting is part of it.
             self.look(3 * WATCH_TIMEOUT_S)
+            self._decide_history()
         role = self._role
         if role is None:
             reasons = "; ".join(f"{node.name}: {node.why_not or 'knows of no master (cellfeed cluster init)'}" for node in self.nodes.values())
@@ -198,7 +222,7 @@ class Cluster:
         master = role.master if role is not None else None
         reasons, poor, moving = [], None, False
         for node in self._order(master, first):
-            if node.name != master and not self.follows(node):
+            if node.is_foreign or (node.name != master and not self.follows(node)):
                 reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
                 continue
             try:
@@ -227,7 +251,24 @@ class Cluster:
         """Whether the role's master is still the cluster's, as far as anybody could tell this process."""
         if not self._heard_enough(role):
             self.look(WATCH_TIMEOUT_S)
-        return self._heard_enough(role) and self._role is not None and self._role.epoch == role.epoch
+        return self._heard_enough(role) and self._role is not None and self._role.epoch == role.epoch and self._is_confirmed(role)
+
+    def _is_confirmed(self, role: Role) -> bool:
+        """Whether a minion has all that a semi-synchronous master holds. After a crash a master may hold
+        commits that no minion received, and a promotion takes them back. The first process that needs
+        to know asks for a minion's word, as a write does (:mod:`store.engines.mysql_guard`). Where there
+        is no minion, no other node can be promoted."""
+        master = self.node(role.master)
+        if not role.semi_sync or not role.minions or master.is_confirmed():
+            return True
+        self.look(WATCH_TIMEOUT_S)
+        if master.is_confirmed():
+            return True
+        try:
+            self.write(lambda engine, now: engine.settle(now.terms), READ_TIMEOUT_S)
+        except Unavailable:
+            return False
+        return True
 
     def _heard_enough(self, role: Role) -> bool:
         """Whether the nodes that were not heard from lately are too few to have promoted another master."""

@@ -23,7 +23,7 @@ from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTabl
 from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.engines.mysql_guard import ROLE_KEY
-from store.errors import CellfeedError, NoMinion, ShardMoving, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 from store.repeated_warnings import RepeatedWarning
 
@@ -61,6 +61,15 @@ class NodeEngine(Engine, Protocol):
         """Shards that have left the node's cluster, or are about to, and of which it has rows still."""
         ...
 
+    @property
+    def connected_at_s(self) -> float:
+        """When the youngest connection was begun, by the monotonic clock: the server may have restarted before that."""
+        ...
+
+    def settle(self, terms: WriteTerms) -> None:
+        """Comes back when a write under these terms would be acknowledged, so when a minion has all that a semi-synchronous master holds."""
+        ...
+
     def look(self, state_key: str, seen: int | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters unless their token is ``seen``."""
         ...
@@ -94,6 +103,8 @@ class NodeView:
 
     role: Role | None
     heads: Mapping[int, Head]
+    confirmed: bool = True
+    """Whether a minion has all that the node holds, where it is a semi-synchronous master."""
 
 
 class StorageNode:
@@ -109,8 +120,10 @@ class StorageNode:
         """Why its storage takes no part although it answers; None while it does, or does not answer."""
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
-        self.on_role: Callable[[Role], None] = lambda _: None
-        """Called by the watcher with what the node has heard of the cluster's role, at every look."""
+        self.is_foreign = False
+        """Whether it is another cluster's node, or of another history: nothing is read of it."""
+        self.on_role: Callable[[Role], str | None] = lambda _: None
+        """Called by the watcher with what the node has heard of the cluster's role, at every look. Returns why the node takes no part."""
         self._open_node = open_node
         self._engines: dict[float, NodeEngine] = {}
         self._open_lock = threading.Lock()
@@ -143,6 +156,12 @@ class StorageNode:
             raise
         self.breaker.succeeded()
         return result
+
+    def is_confirmed(self) -> bool:
+        """Whether the node, since it was last connected to, has said that a minion has all that it holds."""
+        with self._open_lock:
+            connected_at_s = max((engine.connected_at_s for engine in self._engines.values()), default=-math.inf)
+        return self.view is not None and self.view.confirmed and self.told_at_s >= connected_at_s
 
     def _engine(self, timeout_s: float) -> NodeEngine:
         with self._open_lock:
@@ -223,12 +242,19 @@ class StorageNode:
             self._failing.warn("the look at node %s failed by a defect: %r", self.name, error, exc_info=error)
         else:
             self._token = look.token
-            self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {})
+            foreign = self.on_role(role) if role is not None else None
+            self.is_foreign = foreign is not None
+            if foreign is not None:
+                self.refuse(foreign)
+                return
+            self.view = NodeView(role, view.heads if view is not None and look.heads is None else look.heads or {}, look.confirmed)
             self.told_at_s = self._began_at_s
             self.breaker.succeeded()
             self.why_not = self.refused = None
-            if role is not None:
-                self.on_role(role)
+
+    def refuse(self, reason: str) -> None:
+        """The node is another cluster's: it takes no part until its looks say otherwise."""
+        self.is_foreign, self.view, self.why_not, self.refused = True, None, reason, ProtectData(f"node {self.name}: {reason}")
 
     def close(self) -> None:
         with self._changed:

@@ -142,11 +142,12 @@ class LogRange(NamedTuple):
 
 class Look(NamedTuple):
     """What one node of a cluster says of itself in one answer: the value of a state entry that was asked for, a token that is another one when any counter has
-    changed, and the counters, unless the token is the one that the caller had."""
+    changed, and the counters, unless the token is the one that the caller had. ``confirmed``: its commits wait for a minion, and one has all of them."""
 
     entry: bytes | None
     token: int
     heads: Mapping[int, Head] | None
+    confirmed: bool = True
 
 
 class StateTable(Protocol):

@@ -22,6 +22,7 @@ from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_counters import MySqlCounters
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_erase import EraseStatements
+from store.engines.mysql_guard import Guard
 from store.engines.mysql_index import MySqlIndexes
 from store.engines.mysql_log import MySqlLog, plain_cells
 from store.engines.mysql_migrations import Layout, check_schema, migrate
@@ -66,6 +67,7 @@ class MySqlEngine:
         except BaseException:
             self._server.close()
             raise
+        self._guard = Guard(self._server, self._meta)
         self._state = MySqlState(self._server, self._meta)
         self._buffer = MySqlBuffer(self._server, self._meta)
         self._indexes = MySqlIndexes(self._server, self._meta, self._database, self._shards)
@@ -190,6 +192,16 @@ class MySqlEngine:
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
         return self._counters.heads(shards if shards is None else [check_shard(shard, self._shards) for shard in shards])
+
+    @property
+    def connected_at_s(self) -> float:
+        """When the youngest connection was begun, by the monotonic clock."""
+        return self._server.opened_at_s
+
+    def settle(self, terms: WriteTerms) -> None:
+        """Comes back when a write under these terms would be acknowledged. Raises StorageUnavailable, StaleWriter."""
+        with self._server.connection() as connection:
+            self._guard.settle(connection, terms)
 
     def look(self, state_key: str, seen: int | None) -> Look:
         """Heads, where they have changed since the token ``seen``, and a state entry."""

@@ -6,10 +6,12 @@ Every session: UTC, READ COMMITTED, autocommit, strict SQL mode, no name resolut
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -88,6 +90,8 @@ class MySqlServer:
         self._state = threading.Condition()
         self._in_use = 0
         self._closed = False
+        self.opened_at_s = -math.inf
+        """When the youngest connection was begun, by the monotonic clock: the server may have restarted before that."""
         self._generation = forks.generation
         """The connections are those of one process: after a ``fork()`` a child refuses to use them, and does not end the parent's sessions."""
 
@@ -173,6 +177,7 @@ class MySqlServer:
 
     def open_connection(self) -> Connection[Any]:
         """A connection of the caller's own, to be closed by it. Raises StorageUnavailable."""
+        self.opened_at_s = time.monotonic()
         address = self.address
         try:
             connection = _Connection(

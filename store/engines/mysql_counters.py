@@ -12,14 +12,17 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from store.engines.contract import Head, Look
-from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_connections import MySqlServer, is_mariadb, query
 from store.engines.mysql_log import MICROSECONDS
+from store.engines.mysql_replication import SEMI_SYNC_SETTINGS
 from store.engines.mysql_state import MySqlState
 from store.errors import ShardMoving
 
 _EPOCH_WEIGHT: Final = 1 << 32
 """Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned
 after it lost a tail, ids have fallen and epochs have risen, which must not cancel out."""
+
+_WAITS_FOR_MINIONS: Final = " AND ".join(f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items())
 
 _SHARD_WEIGHT: Final = 1 << 64
 """Of a CRC of each shard's number in the change token: a shard that has come, or gone, changes it whatever its counters say."""
@@ -55,12 +58,14 @@ class MySqlCounters:
         changed = "" if seen is None else f" WHERE ({self._token}) <> {seen}"
         sql = f"SELECT ({self._state.select_value(state_key)}), COALESCE(({self._heads}{changed}), ({self._unchanged}))"
         with self._server.connection() as connection:
-            [(entry, joined)] = query(connection, sql)
+            waits = _WAITS_FOR_MINIONS if is_mariadb(connection) else "1"  # MySQL servers have no minions here
+            [(entry, joined, waiting)] = query(connection, f"{sql}, {waits}")
+        confirmed = bool(int(waiting))
         if seen is not None and joined is not None and not joined:
-            return Look(entry, seen, None)
+            return Look(entry, seen, None, confirmed)
         heads = _heads(joined)
         # From the same rows, not from another look at them: what changes in between is found by the next look.
-        return Look(entry, sum(_weighted(shard, head) for shard, head in heads.items()), heads)
+        return Look(entry, sum(_weighted(shard, head) for shard, head in heads.items()), heads, confirmed)
 
     def change_token(self) -> int:
         with self._server.connection() as connection:

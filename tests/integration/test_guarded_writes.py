@@ -204,6 +204,26 @@ def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_ha
     cluster.servers["c"].sql("START SLAVE IO_THREAD")
 
 
+def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_what_it_shows(cluster: TestCluster) -> None:
+    wanted = cells_of_shard(0, 1, 1)
+    store = open_engine(cluster)
+    store.put(cells_of_shard(0, 2, 1))
+    without_replication(cluster, "b", "c")
+    server = cluster.servers["a"]
+    with opened(server) as engine, pytest.raises(OutcomeUnknown):
+        engine.put(wanted, terms_of(cluster))
+    server.kill()
+    server.start()
+    eventually(lambda: store.get([wanted[0].triple])[0] is not None, "recovery has found it again")
+    [found] = store.get([wanted[0].triple])
+    assert found is not None
+    assert found.stale
+    for name in "bc":
+        cluster.servers[name].sql("START SLAVE IO_THREAD")
+    eventually(lambda: (found := store.get([wanted[0].triple])[0]) is not None and not found.stale, "a minion has it")
+    store.close()
+
+
 def test_versions_of_a_lost_history_are_never_given_again(cluster: TestCluster) -> None:
     """A lease that a lost commit took has a version which no later commit gets, so its holder's compare-and-set fails."""
     without_replication(cluster, "b", "c")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from store.clusters import cluster as cluster_module
@@ -13,7 +14,7 @@ from store.clusters.cluster import Cluster, Watermark
 from store.clusters.node import NodeView, StorageNode
 from store.clusters.roles import Role
 from store.engines.contract import Head
-from store.errors import OutcomeUnknown, StorageUnavailable
+from store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 
 ROLE = Role("c1", "a", 1, ["b", "c"])
 
@@ -30,7 +31,8 @@ class Node:
         self.view: NodeView | None = None
         self.why_not: str | None = None
         self.told_at_s = time.monotonic()
-        self.on_role: Callable[[Role], None] = lambda _: None
+        self.is_foreign = False
+        self.on_role: Callable[[Role], str | None] = lambda _: None
         self.aborted = 0
         self.after_call: Callable[[], None] = lambda: None
 
@@ -38,6 +40,12 @@ class Node:
         self.view = NodeView(role, {0: head(next_added_id, **more)})
         self.told_at_s = time.monotonic()
         self.on_role(role)
+
+    def refuse(self, reason: str) -> None:
+        self.is_foreign, self.view, self.why_not = True, None, reason
+
+    def is_confirmed(self) -> bool:
+        return True
 
     def ask(self) -> int:
         return 0
@@ -152,3 +160,36 @@ def test_no_read_starts_below_the_highest_log_start_of_a_node(cluster: Cluster, 
     assert cluster.heads()[0].log_start == 4
     nodes["a"].view = None
     assert cluster.heads()[0].log_start == 4
+
+
+def test_a_node_of_another_history_takes_no_part_whatever_epoch_it_is_in(nodes: dict[str, Node]) -> None:
+    ours, theirs = msgspec.structs.replace(ROLE, history_id="1" * 32), Role("c1", "c", 900, ["a", "b"], history_id="2" * 32)
+    cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
+    nodes["c"].says(50, theirs)
+    nodes["a"].says(7, ours)
+    nodes["b"].says(7, ours)
+    assert cluster.role() == ours
+    assert nodes["c"].is_foreign
+    assert "2" * 32 in (nodes["c"].why_not or "")
+    # And one that is replaced later, under a running process.
+    assert nodes["b"].on_role(theirs) is not None
+    assert cluster.role() == ours
+    assert cluster.heads()[0].watermark == 7
+
+
+def test_a_process_that_meets_two_histories_of_as_many_nodes_serves_neither(nodes: dict[str, Node]) -> None:
+    del nodes["c"]
+    cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
+    nodes["a"].says(7, msgspec.structs.replace(ROLE, history_id="1" * 32))
+    nodes["b"].says(7, msgspec.structs.replace(ROLE, history_id="2" * 32))
+    with pytest.raises(ProtectData, match="two histories"):
+        cluster.role()
+
+
+def test_a_history_that_gets_its_identity_meanwhile_stays_the_clusters(nodes: dict[str, Node]) -> None:
+    cluster = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
+    for node in nodes.values():
+        node.says(7)
+    assert cluster.role() == ROLE
+    assert nodes["a"].on_role(msgspec.structs.replace(ROLE, history_id="1" * 32)) is None
+    assert nodes["b"].on_role(msgspec.structs.replace(ROLE, history_id="2" * 32)) is not None

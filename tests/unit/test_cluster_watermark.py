@@ -47,6 +47,7 @@ def watermark(state: State) -> int:
     a, b = (Node(name, None if seen is None else view(state.log[:seen])) for name, seen in (("a", state.seen_a), ("b", state.seen_b)))
     cluster = Cluster("c1", [a, b], [0])  # type: ignore[list-item]
     cluster._heard(JOINED if state.heard else ALONE)
+    cluster._history_id = ""
     cluster._shown[0] = state.shown
     return cluster.heads(fresh=False)[0].watermark if a.view or b.view else 0
 

@@ -14,6 +14,9 @@ OPTIONS: Final = ("--general-log=1", f"--general-log-file={LOG_FILE}")
 """What a server is started with to write one."""
 
 _ENTRY: Final = re.compile(r"^(?:\d{6}\s+\d+:\d\d:\d\d)?\t\s*(\d+) (Connect|Query|Quit|Init DB|Binlog Dump|Kill|Connect Out|Statistics)\t?(.*)$")
+_STARTED: Final = "started with:"
+"""The end of the line by which a server's log begins again."""
+
 _OURS: Final = "group_concat_max_len"
 """Part of the statement by which each connection of cellfeed begins: the tests' own connections have another."""
 
@@ -45,6 +48,9 @@ def unguarded_writes(log: str) -> list[str]:
     found = []
     has_role = False
     for connection, command, text in _entries(log):
+        if command == _STARTED:
+            sessions.clear()  # numbers of connections begin again, and a thread of replication may get one that was a client's
+            continue
         if command == "Connect":
             sessions[connection] = _Session()
             continue
@@ -93,7 +99,12 @@ def _entries(log: str) -> Iterator[tuple[int, str, str]]:
     """``(connection, command, text)`` of each entry; a statement may have several lines."""
     current: tuple[int, str, list[str]] | None = None
     for line in log.split("\n"):
-        if (entry := _ENTRY.match(line)) is not None:
+        if line.endswith(_STARTED):
+            if current is not None:
+                yield current[0], current[1], "\n".join(current[2])
+            current = None
+            yield 0, _STARTED, ""
+        elif (entry := _ENTRY.match(line)) is not None:
             if current is not None:
                 yield current[0], current[1], "\n".join(current[2])
             current = int(entry[1]), entry[2], [entry[3]]

@@ -55,4 +55,6 @@ def test_servers_that_have_no_role_yet_and_other_programs_are_not_judged() -> No
     assert unguarded_writes(log("CREATE DATABASE d", "BEGIN;INSERT INTO d.t VALUES (1);COMMIT", made=False)) == []
     tests_own = "261124  6:05:30\t     8 Connect\troot@127.0.0.1 on  using TCP/IP\n\t\t     8 Query\tDROP DATABASE d\n"
     assert unguarded_writes(log() + tests_own) == []
+    restarted = "/usr/sbin/mariadbd, Version: 10.11 (Debian 12). started with:\nTime\t\t    Id Command\tArgument\n\t\t     9 Query\tRENAME TABLE a TO b\n"
+    assert unguarded_writes(log() + restarted) == []  # connection 9 is a thread of replication now
     assert unguarded_writes(log() + "\t\t     7 Query\tCREATE TABLE by_replication (a INT)\n") == []

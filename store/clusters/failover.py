@@ -5,7 +5,9 @@ Steps, and what a kill after each leaves:
     1. lock          a user lock on a majority of the nodes: one promotion at a time; it ends with its connections
     2. fence         the old master, if it answers: read-only, its clients cut off. Then the minions come to its position, in either mode of replication.
                      Killed here: no writes until a promotion is run again
-    3. collect       the minions stop receiving, apply what they have, and the one with most is chosen among those that have heard of the present epoch
+    3. collect       the minions stop receiving, apply what they have, and follow nobody from then on, also after a restart; the one with most is
+                     chosen among those that have heard of the present epoch. Then a majority of nodes remembers the epoch that is to be raised
+                     (:mod:`store.clusters.promises`). Killed here: the next promotion takes a higher epoch; no minion follows until then
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each begins, and the role. From its commit on whoever hears of
                      the role sends writes there; they are refused (definitely not written) until step 6
     5. re-point      the other minions follow the new master
@@ -36,6 +38,7 @@ from typing import Final
 
 import msgspec
 
+from store.clusters.promises import promise, promised_epoch
 from store.clusters.roles import Role, newest, of_other_histories, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import has_database, query, run_script
@@ -59,8 +62,9 @@ from store.engines.mysql_state import MySqlState
 from store.engines.state_limits import revision_of_next_history
 from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import is_same_history
 
-declare("promote.after_fence", "promote.after_collect", "promote.after_raise", "promote.after_repoint", "promote.after_open")
+declare("promote.after_fence", "promote.after_collect", "promote.after_promise", "promote.after_raise", "promote.after_repoint", "promote.after_open")
 declare("mode.after_fence", "mode.after_raise")
 
 _log = logging.getLogger("cellfeed.failover")
@@ -141,9 +145,10 @@ def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | No
     with settled_role(cluster, quick) as role:
         if gone_in is not None and (gone_in != role.epoch or (role.master not in silent and _takes_writes(quick, role))):
             raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
-        if _is_unfinished(quick, role) and to in (None, role.master) and role.master not in give_up:
+        is_promised = promised_epoch(quick, role.history_id, silent) > role.epoch
+        if not is_promised and _is_unfinished(quick, role) and to in (None, role.master) and role.master not in give_up:
             return _finish(cluster, role, give_up)
-        return _promote(cluster, quick, role, to, give_up)
+        return _promote(cluster, quick, role, to, give_up, silent)
 
 
 def _minority(quick: ClusterServers) -> dict[str, str]:
@@ -184,7 +189,7 @@ def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
         return False
 
 
-def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str | None, give_up: Collection[str]) -> Promotion:
+def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str | None, give_up: Collection[str], silent: Collection[str]) -> Promotion:
     if to == role.master:
         raise ProtectData(f"{to} is the master of cluster {cluster.name} already")
     candidates = _candidates(cluster, role, give_up)
@@ -192,7 +197,7 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
         raise ProtectData(f"{to} does not follow {role.master}, and has not heard of its epoch {role.epoch}: what it holds may be another history")
     for name in candidates:
         check_mariadb(cluster.servers[name])
-    done = Promotion(cluster.name, "", role.epoch + 1, role.master, fenced=False, gave_up=sorted(give_up))
+    done = Promotion(cluster.name, "", _next_epoch(quick, role, silent), role.master, fenced=False, gave_up=sorted(give_up))
     done.left_out = sorted(set(cluster.servers) - {role.master, *candidates, *give_up})
     was_open = _takes_writes(quick, role)
     done.fenced = _fence(quick, role)
@@ -207,27 +212,48 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
                     f"try again, or continue without what only it has: cellfeed cluster promote {cluster.name} --give-up {role.master}"
                 )
         positions = {name: stop_receiving(cluster.servers[name]) for name in candidates}
+        for name in candidates:
+            stop_following(cluster.servers[name])  # a server that restarts would receive again from the old master, behind what was counted
         failpoint("promote.after_collect")
         heard = {name: told for name in candidates if (told := _told(cluster, name)) and told.epoch == role.epoch}
         role = newest([role, *heard.values()]) or role
         _check_left_out(cluster, role, candidates, heard, give_up)
         done.master = _chosen(cluster, {name: positions[name] for name in heard}, to)
+        _refuse_newer(quick, role, silent)
+        promise(quick, role, done.epoch, silent)
+        failpoint("promote.after_promise")
     except CellfeedError:
         _take_back(cluster, role, candidates, reopen=was_open)
         raise
     done.position = positions[done.master].text
     done.minions = [name for name in candidates if name != done.master]
-    raised = role.promoted(done.master, done.minions, done.position)
+    raised = role.promoted(done.master, done.minions, done.position, done.epoch)
     _raise(cluster, raised)
     failpoint("promote.after_raise")
     _open(cluster, raised)
     return done
 
 
+def _next_epoch(cluster: ClusterServers, role: Role, silent: Collection[str]) -> int:
+    """Above every epoch that a node which answers tells, or remembers."""
+    return max(role.epoch, promised_epoch(cluster, role.history_id, silent)) + 1
+
+
+def _refuse_newer(cluster: ClusterServers, role: Role, silent: Collection[str]) -> None:
+    """Raises StorageUnavailable when a node has come back that tells a higher epoch: what the candidates hold was counted without it."""
+    for name in set(cluster.servers) - set(silent):
+        told = _told(cluster, name)
+        if told is not None and told.epoch > role.epoch and is_same_history(told.history_id, role.history_id):
+            raise StorageUnavailable(f"cluster {cluster.name}: nobody was promoted: {name} has come back and tells epoch {told.epoch}; promote again")
+
+
 def _hand_over(cluster: ClusterServers, role: Role, candidates: Collection[str], to: str | None) -> None:
     """Until the minion that takes over, and if possible all, have what the fenced master has. Raises StorageUnavailable."""
     fenced = cluster.server(role.master)
     fenced.drop_idle()
+    for name in candidates:
+        if minion_status(cluster.server(name)) is None:  # since a promotion that was killed
+            follow(cluster.server(name), fenced)
     wanted = position(fenced)
     began_s = time.monotonic()
     while True:
@@ -264,7 +290,10 @@ def _take_back(cluster: ClusterServers, role: Role, candidates: Collection[str],
     """Undoes the steps before the epoch is raised, as far as nodes answer: the minions receive again, and the master takes writes if it did before."""
     for name in candidates:
         with suppress(CellfeedError):
-            start_receiving(cluster.servers[name])
+            if minion_status(cluster.servers[name]) is None:
+                follow(cluster.servers[name], cluster.server(role.master))
+            else:
+                start_receiving(cluster.servers[name])
     if reopen:
         try:
             open_for_writes(cluster.server(role.master))
@@ -281,16 +310,16 @@ def follow_configuration(cluster: ClusterServers) -> Role:
     """
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
-        _minority(quick)
+        silent = _minority(quick)
         with settled_role(cluster, quick) as role:
             if role.semi_sync == cluster.semi_sync or not (role.semi_sync or role.minions):
                 return role
-            return _change_mode(cluster, quick, role)
+            return _change_mode(cluster, quick, role, silent)
     finally:
         quick.close()
 
 
-def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role) -> Role:
+def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role, silent: Collection[str]) -> Role:
     master = cluster.server(role.master)
     if not _takes_writes(quick, role):
         raise StorageUnavailable(f"cluster {cluster.name}: {role.master} takes no writes: finish its promotion first: cellfeed cluster promote {cluster.name}")
@@ -299,11 +328,13 @@ def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role) -> 
             set_semi_sync(cluster.server(name), master=False, wanted=True)
             stop_receiving(cluster.server(name))
             start_receiving(cluster.server(name))
+    epoch = _next_epoch(quick, role, silent)
+    promise(quick, role, epoch, silent)
     make_read_only(quick.server(role.master))
     master.drop_idle()
     failpoint("mode.after_fence")
     set_semi_sync(master, master=True, wanted=False)
-    raised = msgspec.structs.replace(role.promoted(role.master, role.minions, position(master).text), semi_sync=cluster.semi_sync)
+    raised = msgspec.structs.replace(role.promoted(role.master, role.minions, position(master).text, epoch), semi_sync=cluster.semi_sync)
     _raise(cluster, raised)
     failpoint("mode.after_raise")
     set_semi_sync(master, master=True, wanted=raised.semi_sync)

@@ -149,7 +149,7 @@ def _follows_already(cluster: ClusterServers, name: str, master: MySqlServer) ->
     if status is not None:
         raise ProtectData(f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL there first if that is over")
     for each in (server, master):
-        if foreign := _databases(each) - _OF_THE_SERVER - _of_the_datastore(cluster, each):
+        if foreign := _databases(each) - _OF_THE_SERVER - _of_the_datastore(cluster, each) - {cluster.promised}:
             raise ProtectData(f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made of servers that hold nothing else")
     if _databases(server) & _of_the_datastore(cluster, server):
         raise ProtectData(f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the master with `cellfeed cluster rejoin` instead")

@@ -23,6 +23,7 @@ from pymysql.cursors import SSCursor
 from store.body_codec import decode_body, is_erased
 from store.cells import ERASED_COLUMN, NewCell, StoredCell
 from store.clusters.failover import QUICK_TIMEOUT_S, cluster_role, settled_role
+from store.clusters.promises import refuse_promised
 from store.clusters.roles import Role, change_role, read_role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql import MySqlEngine
@@ -185,6 +186,7 @@ def _follow_again(cluster: ClusterServers, quick: ClusterServers, node: str, rol
     if not is_read_only(server):
         make_read_only(server)
         _log.warning("cluster %s: %s is back and was master once; it is read-only now", cluster.name, node)
+    refuse_promised(quick, role)
     if (told := told_role(cluster, node)) is not None:
         cure = f"Nothing of it may be put again; to make it a copy of the master: cellfeed cluster rejoin {cluster.name} {node} --copy"
         refuse_other_history(f"{node} was fenced: it", told.history_id, f"cluster {cluster.name}", role.history_id, cure)
@@ -222,6 +224,7 @@ def start_again(cluster: ClusterServers, node: str, epoch: int) -> None:
     quick = cluster.with_timeout(QUICK_TIMEOUT_S)
     try:
         with settled_role(cluster, quick) as role:
+            refuse_promised(quick, role)
             if role.epoch == epoch:
                 start_receiving(cluster.server(node))
     finally:

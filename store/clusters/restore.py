@@ -136,7 +136,7 @@ class ClusterTarget:
         assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
         if role.epoch > epoch:
             raise ProtectData(f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it to {epoch}: restore into servers that are bare")
-        return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync, history_id=self._map.history_id)
+        return Role(role.cluster, role.master, epoch, role.minions, role.semi_sync, history_id=self._map.history_id, first_epoch=epoch)
 
     def _check_shards(self, cluster: ClusterServers, restore: MySqlRestore) -> None:
         if sorted(restore.loaded()) != self._map.shards_of(cluster.name):

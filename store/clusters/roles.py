@@ -36,10 +36,11 @@ class Role(msgspec.Struct, frozen=True):
     semi_sync: bool = False
     promotions: list[tuple[int, str]] = []
     history_id: str = ""
+    first_epoch: int = 0
+    """The epoch in which the history began."""
 
-    def promoted(self, master: str, minions: list[str], position: str) -> Role:
-        """The role after a promotion of ``master``, which has ``position``."""
-        epoch = self.epoch + 1
+    def promoted(self, master: str, minions: list[str], position: str, epoch: int) -> Role:
+        """The role after a promotion of ``master``, which has ``position``, to a higher epoch."""
         promotions = [*self.promotions, (epoch, position)][-PROMOTIONS_KEPT:]
         return msgspec.structs.replace(self, master=master, epoch=epoch, minions=minions, promotions=promotions)
 
@@ -69,11 +70,15 @@ class Role(msgspec.Struct, frozen=True):
     def promotion_after(self, epoch: int) -> str | None:
         """What the new master of the first promotion after ``epoch`` had: a node that has heard of none later and has more holds what was never replicated.
 
-        None when no promotion came after it; the empty position, which is behind every other, when it is not remembered any more.
+        None when no promotion came after it; the empty position, which is behind every other, when the role does not know the epoch: it is forgotten, or a
+        promotion raised it that nobody followed, and a node that heard of it may hold another history at positions that look the same.
         """
-        if epoch >= self.epoch:
+        if epoch == self.epoch:
             return None
-        return dict(self.promotions).get(epoch + 1, "")
+        if epoch not in (self.first_epoch, *(each for each, _ in self.promotions)):
+            return ""
+        later = [position for each, position in self.promotions if each > epoch]
+        return later[0] if later and (len(self.promotions) < PROMOTIONS_KEPT or epoch >= self.promotions[0][0]) else ""
 
 
 def read_role(state: StateTable) -> Role | None:

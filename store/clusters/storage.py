@@ -39,6 +39,11 @@ class ClusterServers:
         return f"{self.datastore}_meta"
 
     @property
+    def promised(self) -> str:
+        """A database in which each node remembers by itself which promotions began (:mod:`store.clusters.promises`)."""
+        return f"{self.datastore}_promised"
+
+    @property
     def copying(self) -> str:
         """A database that a node has only while it is made a copy of its master: the meta database comes out of it when the copy is whole."""
         return f"{self.datastore}_copying"

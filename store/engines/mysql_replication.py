@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
-from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_connections import MySqlAddress, MySqlServer, query
 from store.engines.mysql_errors import error_code, failed
 from store.engines.mysql_locks import LOCK_FREED_S, free_locks, take_lock
 from store.errors import ProtectData, StorageUnavailable
@@ -136,7 +136,7 @@ def make_read_only(server: MySqlServer) -> None:
     with server.connection() as connection:
         query(connection, "SET SESSION lock_wait_timeout = 0")
         for attempt in range(1, _READ_ONLY_ATTEMPTS + 1):
-            _cut_off_clients(connection)
+            _cut_off_clients(connection, server)
             try:
                 query(connection, "SET GLOBAL read_only = 1")
                 break
@@ -144,13 +144,17 @@ def make_read_only(server: MySqlServer) -> None:
                 if error_code(error) != ER.LOCK_WAIT_TIMEOUT or attempt == _READ_ONLY_ATTEMPTS:
                     raise
                 time.sleep(_READ_ONLY_PAUSE_S)
-        _cut_off_clients(connection)
+        _cut_off_clients(connection, server)
         query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
 
 
-def _cut_off_clients(connection: Connection[Any]) -> None:
+_LOCKING: Final[set[tuple[MySqlAddress, int]]] = set()
+"""This process's connections that hold locks: a promotion that fences a server, or points it to another master, keeps its own lock there."""
+
+
+def _cut_off_clients(connection: Connection[Any], server: MySqlServer) -> None:
     for thread, command, user in query(connection, "SELECT ID, COMMAND, USER FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"):
-        if command not in ("Binlog Dump", "Daemon") and user != "system user":
+        if command not in ("Binlog Dump", "Daemon") and user != "system user" and (server.address, int(thread)) not in _LOCKING:
             with suppress(pymysql.err.MySQLError):  # it may have ended by itself
                 query(connection, f"KILL CONNECTION {int(thread)}")
 
@@ -284,6 +288,9 @@ def promotion_lock(servers: Sequence[MySqlServer], name: str) -> Iterator[None]:
 def _lock(held: ExitStack, server: MySqlServer, name: str, taken: str) -> None:
     connection = server.open_connection()
     held.callback(free_locks, connection)
+    kept = (server.address, int(connection.thread_id()))  # type: ignore[no-untyped-call]
+    _LOCKING.add(kept)
+    held.callback(_LOCKING.discard, kept)
     try:
         got = take_lock(connection, name)
     except (pymysql.err.MySQLError, OSError) as error:

@@ -348,7 +348,9 @@ def test_a_minion_that_a_promotion_has_stopped_is_not_started_again(cluster: Tes
 
 def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: TestCluster, engine: ClusteredEngine) -> None:
     epoch = 0
-    for number, name in enumerate(["promote.after_fence", "promote.after_collect", "promote.after_raise", "promote.after_repoint", "promote.after_open"]):
+    for number, name in enumerate(
+        ["promote.after_fence", "promote.after_collect", "promote.after_promise", "promote.after_raise", "promote.after_repoint", "promote.after_open"]
+    ):
         put_until_stored(engine, cells(range(number * 10, number * 10 + 10)))
         set_failpoint(name, "raise")
         with pytest.raises(FailpointReached):
@@ -363,5 +365,5 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(cluster: Te
                 follow_again(cluster.admin, node)
         eventually(lambda role=role: all(checksums(cluster, node) == checksums(cluster, role.master) for node in "abc"), f"copies again after {name}")  # type: ignore[misc]
     put_until_stored(engine, cells(range(100, 110)))
-    eventually(lambda: shown(engine) == 60, "all shown")
-    assert all(engine.get([cell.triple for cell in cells(range(50))]))
+    eventually(lambda: shown(engine) == 70, "all shown")
+    assert all(engine.get([cell.triple for cell in cells(range(60))]))

@@ -81,6 +81,7 @@ class MySqlIndexes:
         tables ends its transaction. So no move gives the shard's tables other names in between: one would be made beside another, or be found missing."""
         done = set()
         with self._server.connection() as locking, self._server.connection() as connection:
+            self._guard.settle(connection, terms)  # also where nothing is left to do: the answer says that it is done
             shards = self._served(connection)
             failpoint("mysql.index.listed")
             for shard in shards:

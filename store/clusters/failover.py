@@ -22,9 +22,6 @@ shown (the watermark counts minions), and come back from the buffer of another c
 A minion that is left out may hold cells that were shown; so every minion must answer, unless the operator names it as given up. A master that answers, and that
 no minion catches up with, can be given up in the same way. An old master that has not come back is no minion: it may hold more than any of them, but of another
 history, and takes no part.
-
-A change of the mode of replication (:func:`follow_configuration`) is a promotion of the master itself: it is fenced, the epoch with the mode is raised, and it
-is opened. So no writer that remembers the other mode is acknowledged in it.
 """
 
 from __future__ import annotations
@@ -65,7 +62,6 @@ from store.failpoints import declare, failpoint
 from store.histories import is_same_history
 
 declare("promote.after_fence", "promote.after_collect", "promote.after_promise", "promote.after_raise", "promote.after_repoint", "promote.after_open")
-declare("mode.after_fence", "mode.after_raise")
 
 _log = logging.getLogger("cellfeed.failover")
 QUICK_TIMEOUT_S: Final = 1.0
@@ -141,9 +137,9 @@ def promote(cluster: ClusterServers, to: str | None = None, give_up: Collection[
 
 
 def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | None, give_up: Collection[str], gone_in: int | None) -> Promotion:
-    silent = _minority(quick)
+    silent = minority(quick)
     with settled_role(cluster, quick) as role:
-        if gone_in is not None and (gone_in != role.epoch or (role.master not in silent and _takes_writes(quick, role))):
+        if gone_in is not None and (gone_in != role.epoch or (role.master not in silent and takes_writes(quick, role))):
             raise StaleWriter(f"cluster {cluster.name} is in epoch {role.epoch} by now, with {role.master} as master")
         is_promised = promised_epoch(quick, role.history_id, silent) > role.epoch
         if not is_promised and _is_unfinished(quick, role) and to in (None, role.master) and role.master not in give_up:
@@ -151,7 +147,7 @@ def _promote_locked(cluster: ClusterServers, quick: ClusterServers, to: str | No
         return _promote(cluster, quick, role, to, give_up, silent)
 
 
-def _minority(quick: ClusterServers) -> dict[str, str]:
+def minority(quick: ClusterServers) -> dict[str, str]:
     """The nodes that do not answer, and why. Raises StorageUnavailable when they are not a minority."""
     _, silent = cluster_role(quick)
     answering = [name for name in quick.servers if name not in silent]
@@ -172,7 +168,7 @@ def settled_role(cluster: ClusterServers, quick: ClusterServers) -> Iterator[Rol
         yield role
 
 
-def _takes_writes(cluster: ClusterServers, role: Role) -> bool:
+def takes_writes(cluster: ClusterServers, role: Role) -> bool:
     try:
         return not is_read_only(cluster.server(role.master))
     except Unavailable:
@@ -197,9 +193,9 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
         raise ProtectData(f"{to} does not follow {role.master}, and has not heard of its epoch {role.epoch}: what it holds may be another history")
     for name in candidates:
         check_mariadb(cluster.servers[name])
-    done = Promotion(cluster.name, "", _next_epoch(quick, role, silent), role.master, fenced=False, gave_up=sorted(give_up))
+    done = Promotion(cluster.name, "", next_epoch(quick, role, silent), role.master, fenced=False, gave_up=sorted(give_up))
     done.left_out = sorted(set(cluster.servers) - {role.master, *candidates, *give_up})
-    was_open = _takes_writes(quick, role)
+    was_open = takes_writes(quick, role)
     done.fenced = _fence(quick, role)
     failpoint("promote.after_fence")
     try:
@@ -228,13 +224,13 @@ def _promote(cluster: ClusterServers, quick: ClusterServers, role: Role, to: str
     done.position = positions[done.master].text
     done.minions = [name for name in candidates if name != done.master]
     raised = role.promoted(done.master, done.minions, done.position, done.epoch)
-    _raise(cluster, raised)
+    raise_epoch(cluster, raised)
     failpoint("promote.after_raise")
     _open(cluster, raised)
     return done
 
 
-def _next_epoch(cluster: ClusterServers, role: Role, silent: Collection[str]) -> int:
+def next_epoch(cluster: ClusterServers, role: Role, silent: Collection[str]) -> int:
     """Above every epoch that a node which answers tells, or remembers."""
     return max(role.epoch, promised_epoch(cluster, role.history_id, silent)) + 1
 
@@ -301,48 +297,6 @@ def _take_back(cluster: ClusterServers, role: Role, candidates: Collection[str],
             _log.error("cluster %s: %s is fenced still: cellfeed cluster promote %s opens it again: %s", cluster.name, role.master, cluster.name, error)
 
 
-def follow_configuration(cluster: ClusterServers) -> Role:
-    """Gives the cluster the mode of replication that its configuration asks for; returns the role, which says the mode that it has. A cluster that never had a
-    minion has none: semi-synchronous replication begins with its first one. Raises StorageUnavailable when a node that is needed does not answer, with the mode
-    as it was, or with a promotion that is to be finished.
-
-    Killed behind the fence: the master takes no writes, in the mode that it had, until a promotion is run. Killed behind the raise: the same, in the new mode.
-    """
-    quick = cluster.with_timeout(QUICK_TIMEOUT_S)
-    try:
-        silent = _minority(quick)
-        with settled_role(cluster, quick) as role:
-            if role.semi_sync == cluster.semi_sync or not (role.semi_sync or role.minions):
-                return role
-            return _change_mode(cluster, quick, role, silent)
-    finally:
-        quick.close()
-
-
-def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role, silent: Collection[str]) -> Role:
-    master = cluster.server(role.master)
-    if not _takes_writes(quick, role):
-        raise StorageUnavailable(f"cluster {cluster.name}: {role.master} takes no writes: finish its promotion first: cellfeed cluster promote {cluster.name}")
-    if cluster.semi_sync:
-        for name in role.minions:  # a minion acknowledges over a connection that begins afterwards; its lock must outlive that, so it is not fenced
-            set_semi_sync(cluster.server(name), master=False, wanted=True)
-            stop_receiving(cluster.server(name))
-            start_receiving(cluster.server(name))
-    epoch = _next_epoch(quick, role, silent)
-    promise(quick, role, epoch, silent)
-    make_read_only(quick.server(role.master))
-    master.drop_idle()
-    failpoint("mode.after_fence")
-    set_semi_sync(master, master=True, wanted=False)
-    raised = msgspec.structs.replace(role.promoted(role.master, role.minions, position(master).text, epoch), semi_sync=cluster.semi_sync)
-    _raise(cluster, raised)
-    failpoint("mode.after_raise")
-    set_semi_sync(master, master=True, wanted=raised.semi_sync)
-    open_for_writes(master)
-    _log.warning("cluster %s: %s in epoch %d", cluster.name, "semi-synchronous" if raised.semi_sync else "asynchronous", raised.epoch)
-    return raised
-
-
 def _finish(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> Promotion:
     _log.warning("cluster %s: finishing the promotion of %s that was begun before", cluster.name, role.master)
     minions = [name for name in role.minions if name not in give_up]
@@ -407,7 +361,7 @@ def _chosen(cluster: ClusterServers, positions: dict[str, Gtid], to: str | None)
     return chosen
 
 
-def _raise(cluster: ClusterServers, role: Role) -> None:
+def raise_epoch(cluster: ClusterServers, role: Role) -> None:
     """One transaction on the new master: the epoch of every shard, where it begins, and the role."""
     if role.epoch > _EPOCH_MAX:
         raise ProtectData(f"leader epoch {role.epoch} does not fit Kafka's 32 bits")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.clusters.catching_up import wait_for_minions
-from store.clusters.failover import follow_configuration
+from store.clusters.replication_mode import follow_configuration
 from store.clusters.roles import Role, read_role, write_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers

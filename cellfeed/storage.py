@@ -95,7 +95,7 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
     for name in names:
         servers = cluster_servers(config, name)
         try:
-            yield init_cluster(servers, divided)
+            yield init_cluster(servers, divided, known=present is not None)
         finally:
             servers.close()
 

@@ -49,8 +49,8 @@ class Initialised:
     semi_sync: bool
 
 
-def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
-    """See the module. Raises ProtectData for servers that hold something else, Unavailable for one that does not answer while no other tells of a
+def init_cluster(cluster: ClusterServers, shard_map: ShardMap, *, known: bool = False) -> Initialised:
+    """See the module. ``known``: clusters of the datastore hold the map already, so its history counts. Raises ProtectData for servers that hold something else, Unavailable for one that does not answer while no other tells of a
     cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
@@ -67,7 +67,7 @@ def init_cluster(cluster: ClusterServers, shard_map: ShardMap) -> Initialised:
         role = max(found, key=lambda each: each.epoch)
         if role.cluster != cluster.name:
             raise ProtectData(f"these servers are cluster {role.cluster!r} already; they cannot become {cluster.name!r}")
-        for told in found:
+        for told in found if known else ():
             refuse_other_history(f"a server of cluster {cluster.name}", told.history_id, "the datastore", shard_map.history_id, _FOREIGN)
         return _initialised(cluster, _in_wanted_mode(cluster, role), was_there=True)
     if away:

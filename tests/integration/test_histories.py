@@ -87,8 +87,8 @@ def test_init_refuses_a_cluster_of_another_datastore(two: tuple[TestCluster, Tes
     present = read_map(master_state(production.admin))
     assert present is not None
     with pytest.raises(ProtectData, match=f"{ids_of(staging)}, the datastore to {ids_of(production)}.*Nothing was done"):
-        init_cluster(staging.admin, present)
-    again = init_cluster(production.admin, present)
+        init_cluster(staging.admin, present, known=True)
+    again = init_cluster(production.admin, present, known=True)
     assert again.was_there
 
 

@@ -51,10 +51,14 @@ def _change_mode(cluster: ClusterServers, quick: ClusterServers, role: Role, sil
             stop_receiving(cluster.server(name))
             start_receiving(cluster.server(name))
     epoch = next_epoch(quick, role, silent)
-    promise(quick, role, epoch, silent)
     make_read_only(quick.server(role.master))
     master.drop_idle()
     failpoint("mode.after_fence")
+    try:
+        promise(quick, role, epoch, silent)
+    except StorageUnavailable:
+        open_for_writes(master)
+        raise
     set_semi_sync(master, master=True, wanted=False)
     raised = msgspec.structs.replace(role.promoted(role.master, role.minions, position(master).text, epoch), semi_sync=cluster.semi_sync)
     raise_epoch(cluster, raised)

@@ -185,8 +185,8 @@ def test_copies_of_an_erased_row_in_another_clusters_buffer_go_and_never_come_ba
             assert [result.outcome for result in engine.put([again, third])] == [Outcome.FAILED, Outcome.STORED]
             assert waiting() == {UUID(bytes=third.row_key)}
             buffer = engine.clusters["c2"]
-            buffer.write(lambda node, _: node.buffer.add("c1", [first, again]))
-            buffer.write(lambda node, _: node.buffer.accept("c1", [first]))
+            buffer.write(lambda node, role: node.buffer.add("c1", [first, again], role.terms))
+            buffer.write(lambda node, role: node.buffer.accept("c1", [first], role.terms))
             assert engine.drain.drain_once(0) == 3
             assert waiting() == set()
             assert [cell.column_name for cell in engine.row_cells(second.row_key)] == ["BASE", ERASED_COLUMN]

@@ -62,7 +62,7 @@ def secret(row: UUID) -> str:
 def made_of_cells(datastore: Datastore, rows: Sequence[UUID]) -> IndexVersion:
     """As :func:`indexed_and_parked`, and copies in the buffer as another cluster's puts leave them."""
     buffer = engine_of(datastore).clusters["c1"]
-    buffer.write(lambda node, _: node.buffer.add("c2", [written(row, 9) for row in rows]))
+    buffer.write(lambda node, role: node.buffer.add("c2", [written(row, 9) for row in rows], role.terms))
     version, _ = indexed_and_parked(datastore, {row: secret(row) for row in rows})
     return version
 
@@ -150,7 +150,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
             assert any(path.endswith(f"/{version.table.name}.ibd") for path in places), "and in the index"
         for row in erased:
             assert datastore.erase_row(row).cells == 4
-            engine.clusters["c1"].write(lambda node, _, row=row: node.buffer.remove_row("c2", row.bytes))  # as an erasure on that cluster does
+            engine.clusters["c1"].write(lambda node, role, row=row: node.buffer.remove_row("c2", row.bytes, role.terms))  # as an erasure on that cluster does
         for server in pair.servers.values():
             flushed(server)
             places = found_in(server, needles)

@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from store.cells import NewCell, Outcome
+from store.cells import NewCell, Outcome, PutResult
 from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
@@ -361,7 +361,9 @@ def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(clusters: d
         written = cells(1, 20)
         engine.put(written[:10])
         buffering._puts._buffered._copy("c1", written)  # type: ignore[union-attr]
-        buffering._puts._buffered._accepted("c1", ["c2"], written, StorageUnavailable("c1 is away"))  # type: ignore[union-attr]
+        away = [PutResult(Outcome.FAILED, SHARD, error=StorageUnavailable("c1 is away")) for _ in written]
+        buffering._puts._buffered._accept("c1", ["c2"], written, away)  # type: ignore[union-attr]
+        assert {result.outcome for result in away} == {Outcome.BUFFERED}
         move(clusters, engine, "c2")
         with pytest.raises(Exception, match="only what lies below 0"):
             buffering.trim(SHARD, 5)

@@ -103,7 +103,7 @@ def test_a_minion_of_another_epoch_raises_no_watermark(cluster: Cluster, nodes: 
 
 def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
-    nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], ""))
+    nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], "", 2))
     with pytest.raises(OutcomeUnknown, match="b has become master meanwhile"):
         cluster.write(lambda engine, _: engine)
     nodes["a"].after_call = lambda: None
@@ -111,7 +111,7 @@ def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(clu
 
 
 def test_a_role_of_a_lower_epoch_is_not_believed_and_a_higher_one_cuts_the_old_master_off(cluster: Cluster, nodes: dict[str, Node]) -> None:
-    promoted = ROLE.promoted("b", ["c"], "")
+    promoted = ROLE.promoted("b", ["c"], "", 2)
     nodes["c"].says(9, promoted)
     assert cluster.role() == promoted
     assert nodes["a"].aborted == 1

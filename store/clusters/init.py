@@ -50,8 +50,9 @@ class Initialised:
 
 
 def init_cluster(cluster: ClusterServers, shard_map: ShardMap, *, known: bool = False) -> Initialised:
-    """See the module. ``known``: clusters of the datastore hold the map already, so its history counts. Raises ProtectData for servers that hold something else,
-    Unavailable for one that does not answer while no other tells of a cluster that was made before."""
+    """See the module. ``known``: clusters of the datastore hold the map already, so its history counts.
+    Raises ProtectData for servers that hold something else, Unavailable for one that does not answer
+    while no other tells of a cluster that was made before."""
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
     found, away = list[Role](), list[Unavailable]()

@@ -151,26 +151,24 @@ def unframe(shard: int, frames: Sequence[bytes | None], plain: Callable[[], list
 def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
     """The whole cells in a framed answer; a cut last one is left out. Raises DataDamaged."""
     cells: list[StoredCell] = []
-    append, make, unpack, head_bytes = cells.append, StoredCell._make, _HEAD.unpack_from, _HEAD.size
-    view = memoryview(frames)
+    append, unpack, head_bytes, new = cells.append, _HEAD.unpack_from, _HEAD.size, tuple.__new__
     names: dict[bytes, str] = {}  # a log has few of them, again and again
     position, end = 0, len(frames)
     while position + head_bytes <= end:
         lengths, added_id, ref_key, created_at_us, row_key = unpack(frames, position)
-        summed = position + 8
         name_start = position + head_bytes
         body_start = name_start + (lengths >> 32 & 0xFF)
-        position = body_start + (lengths >> 41)
+        summed = frames[position + 8 : (position := body_start + (lengths >> 41))]
         if position > end:
             break
-        if crc32c(view[summed:position]) != lengths & 0xFFFF_FFFF and not lengths & _NO_CRC:
+        if crc32c(summed) != lengths & 0xFFFF_FFFF and not lengths & _NO_CRC:
             raise _damaged(shard, added_id)
         name = frames[name_start:body_start]
         try:
             column_name = names.get(name) or names.setdefault(name, name.decode())
         except UnicodeDecodeError:
             raise _damaged(shard, added_id) from None
-        append(make((added_id, row_key, column_name, ref_key, created_at_us, frames[body_start:position])))
+        append(new(StoredCell, (added_id, row_key, column_name, ref_key, created_at_us, frames[body_start:position])))
     if max(map(_added_id, cells), default=0) > ADDED_ID_MAX:
         raise DataDamaged(f"a scan of shard {shard} has frames that do not hold added_ids")
     return cells

@@ -40,7 +40,7 @@ from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role, newest, of_other_histories
 from store.engines.contract import ErasedStep, Head, Replica
-from store.errors import OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
+from store.errors import DataDamaged, OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
 from store.histories import is_same_history
 from store.limits import ADDED_ID_MAX
 
@@ -216,11 +216,13 @@ class Cluster:
         self, what: Callable[[NodeEngine], T], first: Replica = Replica.MASTER, enough: Callable[[T], bool] | None = None, *, shown: bool = False
     ) -> tuple[T, bool]:
         """``what`` of the first node in order that answers, and whether it is stale: not the word of a master that is sure to be one. ``enough`` sends a stale
-        read on to the next node when it says no; the last answer counts where none is enough. ``shown``: what is read was shown by some node, so that not even
-        the master's word is the last one: it shows a commit a moment later than the minion that it waits for. Raises StorageUnavailable when none answers."""
+        read on to the next node when it says no, as damage in a node's tables does; the last answer counts where none is enough. ``shown``: what is read was
+        shown by some node, so that not even the master's word is the last one: it shows a commit a moment later than the minion that it waits for. Raises
+        DataDamaged when no node has a good copy, StorageUnavailable when none answers."""
         role = self._role
         master = role.master if role is not None else None
         reasons, poor, moving = [], None, False
+        damaged: DataDamaged | None = None
         for node in self._order(master, first):
             if node.is_foreign or (node.name != master and not self.follows(node)):
                 reasons.append(f"{node.name}: {node.why_not or 'does not follow the master'}")
@@ -231,12 +233,18 @@ class Cluster:
                 reasons.append(f"{node.name}: {error}")
                 moving = moving or isinstance(error, ShardMoving)
                 continue
+            except DataDamaged as error:
+                damaged = DataDamaged(f"cluster {self.name}, node {node.name}: {error}")
+                reasons.append(f"{node.name}: {error}")
+                continue
             sure = role is not None and node.name == master and self._is_sure(role)
             if (sure and not shown) or enough is None or enough(value):
                 return value, not sure
             poor = (value, True)
         if poor is not None:
             return poor
+        if damaged is not None:
+            raise damaged
         raise (ShardMoving if moving else StorageUnavailable)(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
 
     def _order(self, master: str | None, first: Replica) -> list[StorageNode]:

@@ -23,7 +23,7 @@ from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTabl
 from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.engines.mysql_guard import ROLE_KEY
-from store.errors import CellfeedError, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
+from store.errors import CellfeedError, DataDamaged, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
 from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 from store.repeated_warnings import RepeatedWarning
 
@@ -118,6 +118,8 @@ class StorageNode:
         """The last error while the node does not answer; None while it does."""
         self.refused: CellfeedError | None = None
         """Why its storage takes no part although it answers; None while it does, or does not answer."""
+        self.damaged: str | None = None
+        """The last damage that a read met in its tables; None until one does, and again when it is away, as it is while it is made a copy of another node."""
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
         self.is_foreign = False
@@ -146,6 +148,10 @@ class StorageNode:
         began_s = time.monotonic()
         try:
             result = what(self._engine(timeout_s))
+        except DataDamaged as error:
+            self.breaker.succeeded()
+            self.damaged = str(error)
+            raise
         except (ShardMoving, NoMinion):
             self.breaker.succeeded()  # the node is well
             raise
@@ -230,9 +236,10 @@ class StorageNode:
         except Unavailable as error:
             self.breaker.failed()
             self.why_not = str(error)
+            self.damaged = None
         except CellfeedError as error:
             # The node answers, but its storage is not ours or is damaged: it takes no part.
-            self.view = None
+            self.view = self.damaged = None
             self.why_not = str(error)
             self.refused = error
         except Exception as error:

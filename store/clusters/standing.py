@@ -10,7 +10,7 @@ from typing import Final
 from store.clusters.cluster import Cluster
 from store.clusters.node import StorageNode
 from store.clusters.roles import Role
-from store.errors import CellfeedError, Unavailable
+from store.errors import CellfeedError
 
 AGED_SHARDS_MAX: Final = 64
 """Shards that are asked for their oldest cell that no minion has, those with most such cells: one short read on the master each. Where more than these are
@@ -27,7 +27,8 @@ class NodeRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """``up``: it answered when it was last looked at; ``error`` says why not. ``breaker``: ``open`` while it is left alone. ``cells``: what it held when it
+    """``up``: it answered when it was last looked at; ``error`` says why not, or which damage a read met in its tables.
+    ``breaker``: ``open`` while it is left alone. ``cells``: what it held when it
     last told; ``behind``: how many fewer than the node that held most."""
 
     name: str
@@ -106,7 +107,7 @@ def _age_s(master: StorageNode, lag: Mapping[int, int], replicated: Mapping[int,
     try:
         oldest = master.call(lambda engine: [cell.created_at_us for shard in most for cell in engine.scan(shard, replicated[shard], 1)])
         now_us = master.call(lambda engine: engine.state.now_us())
-    except Unavailable:
+    except CellfeedError:
         return None
     return max(0, now_us - min(oldest, default=now_us)) / 1e6
 
@@ -123,7 +124,7 @@ def _nodes(cluster: Cluster, role: Role | None) -> list[NodeStanding]:
             "open" if node.breaker.is_open else "closed",
             ends[name] - trimmed[name],
             most - ends[name],
-            node.why_not,
+            node.why_not or node.damaged,
         )
         for name, node in cluster.nodes.items()
     ]

@@ -17,6 +17,7 @@ from store.dictionaries import known
 from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Look, NodeStateTable, Replica, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.mysql_buffer import MySqlBuffer
+from store.engines.mysql_cells import plain_cells, sql_moment
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_counters import MySqlCounters
@@ -24,9 +25,9 @@ from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_erase import EraseStatements
 from store.engines.mysql_guard import Guard
 from store.engines.mysql_index import MySqlIndexes
-from store.engines.mysql_log import MySqlLog, plain_cells
+from store.engines.mysql_log import MySqlLog
 from store.engines.mysql_migrations import Layout, check_schema, migrate
-from store.engines.mysql_put import Encode, PutStatements, sql_moment, sql_triple
+from store.engines.mysql_put import Encode, PutStatements, sql_triple
 from store.engines.mysql_state import MySqlState
 from store.engines.mysql_trim import TrimStatements
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
@@ -72,7 +73,7 @@ class MySqlEngine:
         self._buffer = MySqlBuffer(self._server, self._meta)
         self._indexes = MySqlIndexes(self._server, self._meta, self._database, self._shards)
         self._counters = MySqlCounters(self._server, self._meta, self._state)
-        self._log = MySqlLog(self._server, self._database, self._counters.log_start)
+        self._log = MySqlLog(self._server, self._database, self._counters)
         self._put = PutStatements(self._server, self._meta, self._database, clock_us)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
         known.add_source(self._dictionaries.find, single_node=True)
@@ -267,4 +268,4 @@ class MySqlEngine:
         return grouped
 
     def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
-        return plain_cells(connection, f"{self._database(shard)}.cell", f"WHERE {condition}")
+        return plain_cells(connection, shard, f"{self._database(shard)}.cell", f"WHERE {condition}")

@@ -14,9 +14,9 @@ from store.body_codec import decode_body, encode_bodies
 from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
 from store.engines.contract import WriteTerms
+from store.engines.mysql_cells import parts
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_guard import Guard
-from store.engines.mysql_put import parts
 from store.limits import BATCH_BYTES_MAX
 
 _KEYS_MAX: Final = 500

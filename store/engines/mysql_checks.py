@@ -107,6 +107,7 @@ _CELL_COLUMNS: Final = {
     "ref_key": "bigint",
     "body": "mediumblob",
     "created_at": "datetime(6)",
+    "crc": "int unsigned",
 }
 """Without display widths, which MariaDB shows and MySQL does not."""
 
@@ -231,7 +232,7 @@ def _column_problems(connection: Connection[Any], ours: str) -> list[Problem]:
             continue
         told = (f"{kind} COLLATE {collation}" if collation else str(kind)) + (f" (in {count} shards)" if int(count) > 1 else "")
         why = "cells that differ could be taken for one, or come back changed"
-        fix = f"`ALTER TABLE {database}.cell MODIFY {name} {wanted.upper()} NOT NULL`"
+        fix = f"`ALTER TABLE {database}.cell MODIFY {name} {wanted.upper()}{'' if name == 'crc' else ' NOT NULL'}`"
         problems.append(Problem(f"{database}.cell.{name}", told, wanted, why, fix))
     return problems
 
@@ -261,4 +262,4 @@ def _key_problems(connection: Connection[Any], ours: str, tables: int) -> list[P
 
 def _without_width(kind: str) -> str:
     name, _, rest = kind.partition("(")
-    return f"{name}{rest.partition(')')[2]}" if name == "bigint" else kind
+    return f"{name}{rest.partition(')')[2]}" if name in ("bigint", "int") else kind

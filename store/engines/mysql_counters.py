@@ -12,8 +12,8 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from store.engines.contract import Head, Look
+from store.engines.mysql_cells import MICROSECONDS
 from store.engines.mysql_connections import MySqlServer, is_mariadb, query
-from store.engines.mysql_log import MICROSECONDS
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS
 from store.engines.mysql_state import MySqlState
 from store.errors import ShardMoving
@@ -75,6 +75,10 @@ class MySqlCounters:
     def log_start(self, connection: Connection[Any], shard: int) -> int:
         [start] = self.fields_of(connection, shard, "log_start")
         return int(start)
+
+    def next_added_id(self, connection: Connection[Any], shard: int) -> int:
+        [next_id] = self.fields_of(connection, shard, "next_added_id")
+        return int(next_id)
 
     def fields_of(self, connection: Connection[Any], shard: int, fields: str) -> Sequence[Any]:
         """Raises ShardMoving when the counter is not there."""

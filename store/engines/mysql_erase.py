@@ -21,11 +21,12 @@ from random import uniform
 import pymysql
 
 from store.body_codec import ERASED_BODY
-from store.cells import ERASED_COLUMN, Triple
+from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.engines.contract import ErasedStep, WriteTerms
+from store.engines.mysql_cells import INSERT_COLUMNS, KEY, erase_bodies, row_literal, sql_moment
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, worth_another_try
-from store.engines.mysql_put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_moment, sql_triple
+from store.engines.mysql_put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_triple
 from store.errors import ShardMoving, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -69,17 +70,15 @@ class EraseStatements:
                     f"{self._server}: nothing erased: shard {shard} is being moved to cluster {copied_to.decode()}; try again when it has come "
                     f"there, or take the move back: cellfeed shard rollback --shard {shard}"
                 )
-            left = query(connection, f"SELECT added_id FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK} LIMIT {cells_max + 1}")
+            left = query(connection, f"SELECT {KEY} FROM {table} WHERE row_key = X'{row_key.hex()}' AND body <> {_MARK} LIMIT {cells_max + 1}")
             entry = query(connection, f"SELECT added_id FROM {table} WHERE (row_key, column_name, ref_key) IN ({triple})")
-            taken = [int(added_id) for (added_id,) in left[:cells_max]]
+            taken = left[:cells_max]
             added_id = int(entry[0][0]) if entry else counter.next_added_id
-            statements = []
-            if taken:
-                statements.append(f"UPDATE {table} SET body = {_MARK} WHERE added_id IN ({','.join(map(str, taken))})")
+            statements = erase_bodies(table, taken)
             if not entry:
                 created_at = sql_moment(counter.created_at_us)
-                values = f"({added_id}, X'{row_key.hex()}', {_COLUMN}, 0, {_MARK}, {created_at})"
-                statements.append(f"INSERT INTO {table} (added_id, row_key, column_name, ref_key, body, created_at) VALUES {values}")
+                told = StoredCell(added_id, row_key, ERASED_COLUMN, 0, counter.created_at_us, ERASED_BODY)
+                statements.append(f"INSERT INTO {table} {INSERT_COLUMNS} VALUES {row_literal(told)}")
                 statements.append(f"UPDATE {counters} SET next_added_id = {added_id + 1}, last_created_at = {created_at} WHERE shard = {shard}")
                 statements.append(f"INSERT IGNORE INTO {self._meta}.column_seen VALUES ({_COLUMN})")
             if statements:

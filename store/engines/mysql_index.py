@@ -22,9 +22,9 @@ from store.engines.contract import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
+from store.engines.mysql_cells import CELL, parts, stored_cell
 from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_guard import Guard
-from store.engines.mysql_put import parts
 from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.sharding import shards_of
@@ -41,8 +41,6 @@ _SELECTS_MAX: Final = 50
 
 _DIGITS_MAX: Final = 100
 """Rows compared in one statement: with all columns some hundred subqueries, which the server plans one by one."""
-
-_CELL: Final = "added_id, row_key, column_name, ref_key, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS UNSIGNED), body"
 
 
 class MySqlIndexes:
@@ -235,7 +233,7 @@ class MySqlIndexes:
         """The same."""
         named = ",".join(literal(column.encode()) for column in columns)
         where = f"added_id >= {location} AND added_id < {end} AND column_name IN ({named}) ORDER BY added_id"
-        statement = f"SELECT {shard}, {_CELL} FROM {self._database(shard)}.cell WHERE {where}"
+        statement = f"SELECT {shard}, {CELL} FROM {self._database(shard)}.cell WHERE {where}"
         return self._cells_once_there([RowsBelow(shard, (), end, fence)], [statement])
 
     def _cells_once_there(self, rows: Sequence[RowsBelow], statements: Sequence[str]) -> list[StoredCell] | None:
@@ -249,7 +247,7 @@ class MySqlIndexes:
             [(counted,)], first = query_all(connection, [f"SELECT {' + '.join(counts)}", statements[0]])
             if int(counted) < len(there) + len(fenced):
                 return None
-            return [_cell(row[1:]) for answer in (first, *(query(connection, statement) for statement in statements[1:])) for row in answer]
+            return [stored_cell(int(row[0]), row[1:]) for answer in (first, *(query(connection, statement) for statement in statements[1:])) for row in answer]
 
     def latest_before(self, rows: Sequence[RowsBelow], columns: Sequence[str]) -> list[StoredCell]:
         return self._found({each.shard: each.location for each in rows}, self.latest_before_or_none(rows, columns))
@@ -284,7 +282,7 @@ class MySqlIndexes:
         selects = [self._latest(shard, some, columns, "") for shard, keys in row_keys.items() for some in _pieces(keys)]
         with self._server.connection() as connection:
             for row in query(connection, " UNION ALL ".join(selects)) if selects else ():
-                cell = _cell(row[1:])
+                cell = stored_cell(int(row[0]), row[1:])
                 found.setdefault(cell.row_key, []).append(LocatedCell(int(row[0]), cell))
         return found
 
@@ -295,7 +293,7 @@ class MySqlIndexes:
             f"SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM {cell_table} WHERE {_keys_of(row_keys, columns)}{condition} "
             "GROUP BY row_key, column_name"
         )
-        return f"SELECT {shard}, {_CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key, column_name, ref_key)"
+        return f"SELECT {shard}, {CELL} FROM ({highest}) AS highest JOIN {cell_table} USING (row_key, column_name, ref_key)"
 
 
 def _numbers(shards: Sequence[int]) -> str:
@@ -342,8 +340,3 @@ def _with_integers(rows: Sequence[tuple[Any, ...]], positions: Sequence[int]) ->
                 values[position] = int(value)
         found.append(tuple(values))
     return found
-
-
-def _cell(row: Sequence[Any]) -> StoredCell:
-    added_id, row_key, name, ref_key, at_us, body = row
-    return StoredCell(int(added_id), row_key, name.decode(), int(ref_key), int(at_us), body)

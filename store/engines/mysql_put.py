@@ -13,22 +13,25 @@ Values are X'..' literals made here from bytes and numbers (five times faster th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any, Final, NamedTuple
 
 import pymysql
+from crc32c import crc32c
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.cells import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple, moment
+from store.cell_checksum import pack_key
+from store.cells import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple
 from store.engines.contract import WriteTerms
-from store.engines.mysql_connections import PACKET_BYTES_MAX, MySqlServer, Pipeline, commit_script, query, query_all
+from store.engines.mysql_cells import CELL, INSERT_COLUMNS, parts, sql_moment, stored_cell
+from store.engines.mysql_connections import MySqlServer, Pipeline, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try
 from store.engines.mysql_guard import Guard
-from store.engines.repeated_cells import StoredTriple, outcomes_before, repeated, without_erased
-from store.errors import ShardMoving, StaleWriter, StorageUnavailable
+from store.engines.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
+from store.errors import DataDamaged, ShardMoving, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
@@ -203,15 +206,16 @@ class PutStatements:
     def _inserts(self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, Counter], encode: Encode) -> list[str]:
         bodies = iter(encode([each.cell for cells in new.values() for each in cells]))
         moments = _moments(counters)
-        head = "(added_id,row_key,column_name,ref_key,body,created_at)"
         statements = []
         for shard, cells in new.items():
-            created_at = moments[counters[shard].created_at_us]
-            values = [
-                f"({added_id},X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{next(bodies).hex()}',{created_at})"
-                for cell, added_id in cells
-            ]
-            statements += [f"INSERT INTO {self._shard_database(shard)}.cell {head} VALUES {','.join(part)}" for part in parts(values)]
+            at_us = counters[shard].created_at_us
+            created_at = moments[at_us]
+            values = []
+            for (row_key, column, ref_key, _), added_id in cells:
+                name, body = column.encode(), next(bodies)
+                crc = crc32c(pack_key(added_id, ref_key, at_us, row_key) + name + body)  # cell_checksum, written out
+                values.append(f"({added_id},X'{row_key.hex()}',X'{name.hex()}',{ref_key},X'{body.hex()}',{created_at},{crc})")
+            statements += [f"INSERT INTO {self._shard_database(shard)}.cell {INSERT_COLUMNS} VALUES {','.join(part)}" for part in parts(values)]
         return statements
 
     def _update(self, counters: Mapping[int, Counter]) -> str:
@@ -241,17 +245,21 @@ class PutStatements:
 
     def _known(self, connection: Connection[Any], cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult | int | None]:
         stored: dict[Triple, StoredTriple] = {}
+        damaged: dict[Triple, PutResult] = {}
         by_shard: dict[int, list[Triple]] = {}
         for cell, shard in zip(cells, shards, strict=True):
             by_shard.setdefault(shard, []).append(cell.triple)
         for shard, triples in by_shard.items():
             for start in range(0, len(triples), _LOOK_UP_MAX):
                 wanted = ",".join(sql_triple(triple) for triple in triples[start : start + _LOOK_UP_MAX])
-                cell_table = f"{self._shard_database(shard)}.cell"
-                sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {cell_table} WHERE (row_key, column_name, ref_key) IN ({wanted})"
-                for row_key, column_name, ref_key, added_id, body in query(connection, sql):
-                    stored[Triple(row_key, column_name.decode(), int(ref_key))] = StoredTriple(shard, int(added_id), body)
-        return outcomes_before(cells, stored)
+                sql = f"SELECT {CELL} FROM {self._shard_database(shard)}.cell WHERE (row_key, column_name, ref_key) IN ({wanted})"
+                for row in query(connection, sql):
+                    triple = Triple(row[1], row[2].decode(), int(row[3]))
+                    try:
+                        stored[triple] = StoredTriple(shard, int(row[0]), stored_cell(shard, row).body)
+                    except DataDamaged as error:  # it fails the puts of this cell, not those of the others in the group
+                        damaged[triple] = not_compared(triple, shard, error)
+        return [damaged.get(cell.triple, before) for cell, before in zip(cells, outcomes_before(cells, stored), strict=True)]
 
 
 def _give_ids(
@@ -291,22 +299,6 @@ def _moments(counters: Mapping[int, Counter]) -> dict[int, str]:
     return {at_us: sql_moment(at_us) for at_us in {counter.created_at_us for counter in counters.values()}}
 
 
-def parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The rows of an INSERT in as many statements as fit a packet each."""
-    start, part_bytes = 0, 0
-    for index, value in enumerate(values):
-        if part_bytes and part_bytes + len(value) > PACKET_BYTES_MAX:
-            yield values[start:index]
-            start, part_bytes = index, 0
-        part_bytes += len(value)
-    yield values[start:]
-
-
 def sql_triple(triple: Triple) -> str:
     """The SQL literal of a triple."""
     return f"(X'{triple.row_key.hex()}',X'{triple.column_name.encode().hex()}',{triple.ref_key})"
-
-
-def sql_moment(created_at_us: int) -> str:
-    """The SQL literal of a moment, microseconds since 1970 UTC."""
-    return f"'{moment(created_at_us).strftime('%Y-%m-%d %H:%M:%S.%f')}'"

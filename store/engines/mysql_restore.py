@@ -24,12 +24,12 @@ from store.cells import ERASED_COLUMN, StoredCell
 from store.clusters.roles import Role
 from store.dictionaries.dictionary import Dictionary
 from store.engines.contract import StateTable, WriteTerms
+from store.engines.mysql_cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_errors import commit_failed, error_code
 from store.engines.mysql_guard import ROLE_KEY, Guard
 from store.engines.mysql_migrations import Layout
-from store.engines.mysql_put import parts, sql_moment
 from store.errors import DataDamaged, ProtectData, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -190,22 +190,19 @@ class MySqlRestore:
             query(connection, "BEGIN")
             entries = [(RESTORE_KEY, msgspec.json.encode(done)), (ROLE_KEY, msgspec.json.encode(role))]
             epoch = f"UPDATE {self._meta}.shard_counter SET leader_epoch = {role.epoch}"
-            erased = [self._erase(int(shard)) for (shard,) in query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE erasures > 0")]
+            shards = query(connection, f"SELECT shard FROM {self._meta}.shard_counter WHERE erasures > 0")
+            erased = [statement for (shard,) in shards for statement in self._erase(connection, int(shard))]
             self._commit(connection, [*erased, epoch, *self._written(connection, entries)])
 
-    def _erase(self, shard: int) -> str:
+    def _erase(self, connection: Connection[Any], shard: int) -> list[str]:
         table = f"{self._layout.database(shard)}.cell"
-        told = f"SELECT DISTINCT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
-        body = f"X'{ERASED_BODY.hex()}'"
-        return f"UPDATE {table} AS cell JOIN ({told}) AS erased USING (row_key) SET cell.body = {body} WHERE cell.body <> {body}"
+        told = f"SELECT row_key FROM {table} WHERE column_name = X'{ERASED_COLUMN.encode().hex()}'"
+        keys = query(connection, f"SELECT {KEY} FROM {table} WHERE row_key IN ({told}) AND body <> X'{ERASED_BODY.hex()}'")
+        return erase_bodies(table, keys)
 
     def _inserts(self, shard: int, cells: Sequence[StoredCell]) -> list[str]:
-        values = [
-            f"({cell.added_id},X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{cell.body.hex()}',{sql_moment(cell.created_at_us)})"
-            for cell in cells
-        ]
-        head = f"INSERT INTO {self._layout.database(shard)}.cell (added_id,row_key,column_name,ref_key,body,created_at) VALUES "
-        return [head + ",".join(part) for part in parts(values)]
+        head = f"INSERT INTO {self._layout.database(shard)}.cell {INSERT_COLUMNS} VALUES "
+        return [head + ",".join(part) for part in parts([row_literal(cell) for cell in cells])]
 
     def _written(self, connection: Connection[Any], entries: Sequence[tuple[str, bytes]]) -> list[str]:
         """Statements that write state entries under the next revision."""

@@ -30,7 +30,8 @@ from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
-from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, INSERT_CELL, counter_of, has_gap, position_of, refuse_gap, stored_cell, stored_cells
+from store.engines.scan_gaps import has_gap, refuse_gap
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, stored_cell, stored_cells
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, sqlite_error
@@ -178,7 +179,7 @@ class SqliteEngine:
                 start, end = counter_of(connection, shard, "log_start, next_added_id")
                 cells, ended = _scanned(connection, shard, location, limit)
                 check_scan(shard, location, cells, lambda: start)
-                refuse_gap(shard, location, cells, end if ended else location)
+                refuse_gap(shard, location, cells, end if ended else location, CURE)
         return cells
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:

@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from store.body_codec import ERASED_BODY
 from store.cell_checksum import cell_checksum, pack_key
-from store.cells import RESTORED_COLUMN, StoredCell
+from store.cells import StoredCell
 from store.errors import DataDamaged
 from store.limits import ADDED_ID_MAX
 
@@ -27,7 +27,7 @@ CELL: Final = f"{_KEY}, body, crc"
 
 INSERT_CELL: Final = "INSERT INTO cell (position, row_key, column_name, ref_key, created_at_us, body, crc) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
-_CURE: Final = "Restore it from a backup; the file, or the disk below it, is damaged"
+CURE: Final = "Restore it from a backup; the file, or the disk below it, is damaged"
 
 _new_tuple: Final = tuple.__new__
 
@@ -52,7 +52,7 @@ def stored_cell(shard: int, row: tuple[Any, ...]) -> StoredCell:
             return StoredCell._make(row[:6])
     except _NO_CELL:
         pass
-    raise DataDamaged(f"the cell at added_id {row[0]} of shard {shard} is damaged: it is not what its checksum says. {_CURE}")
+    raise DataDamaged(f"the cell at added_id {row[0]} of shard {shard} is damaged: it is not what its checksum says. {CURE}")
 
 
 def stored_cells(shard: int, rows: Sequence[tuple[Any, ...]]) -> list[StoredCell]:
@@ -68,27 +68,11 @@ def stored_cells(shard: int, rows: Sequence[tuple[Any, ...]]) -> list[StoredCell
     return cells if len(cells) == len(rows) else [stored_cell(shard, row) for row in rows]
 
 
-def has_gap(location: int, cells: Sequence[StoredCell]) -> bool:
-    """Whether the cells of a scan, in order, are not those from ``location`` on, one after the other."""
-    return bool(cells) and (cells[0].added_id != location or cells[-1].added_id != location + len(cells) - 1)
-
-
-def refuse_gap(shard: int, location: int, cells: Sequence[StoredCell], end: int) -> None:
-    """Raises DataDamaged unless every id from ``location`` up to ``end`` has a cell, or was left out by a restore: then the next cell says so (E23)."""
-    expected = location
-    for cell in cells:
-        if cell.added_id != expected and cell.column_name != RESTORED_COLUMN:
-            raise DataDamaged(f"shard {shard} has no cells from added_id {expected} to {cell.added_id - 1}: they are lost. {_CURE}")
-        expected = cell.added_id + 1
-    if expected < end:
-        raise DataDamaged(f"shard {shard} has no cells from added_id {expected} to {end - 1}: they are lost. {_CURE}")
-
-
 def counter_of(connection: sqlite3.Connection, shard: int, columns: str) -> tuple[int, ...]:
     """Columns of a shard's counter. Raises DataDamaged when it is lost, or its values are no numbers."""
     row = connection.execute(f"SELECT {columns} FROM shard_counter WHERE shard = ?", (shard,)).fetchone()  # noqa: S608
     if row is None or not all(type(value) is int for value in row):
-        raise DataDamaged(f"the counter of shard {shard} is lost or damaged. {_CURE}")
+        raise DataDamaged(f"the counter of shard {shard} is lost or damaged. {CURE}")
     return tuple(row)
 
 

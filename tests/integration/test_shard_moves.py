@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from store.cells import NewCell, Outcome, PutResult
+from store.cells import RESTORED_COLUMN, NewCell, Outcome, PutResult
 from store.clusters import placement
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
@@ -438,7 +438,7 @@ def test_ids_that_a_restore_left_out_stay_left_out(clusters: dict[str, TestClust
     engine.put(cells(1, 10))
     shown(engine, 10)
     clusters["c1"].servers["a"].sql(f"UPDATE trips_meta.shard_counter SET next_added_id = 5000 WHERE shard = {SHARD}")
-    engine.put(cells(2, 1))
+    engine.put([cells(2, 1)[0]._replace(column_name=RESTORED_COLUMN)])
     shown(engine, 5_001)
     before = [*log(engine), *log(engine, 10)]  # a scan ends where ids are left out
     move(clusters, engine, "c2")

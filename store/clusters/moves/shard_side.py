@@ -18,11 +18,12 @@ from pymysql.constants import ER
 from store.clusters.moves.shard_notes import HIDDEN, Arriving, Leaving, Standing, standing, tables
 from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
+from store.engines.mysql_cells import INSERT_COLUMNS, parts
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, error_code, failed
 from store.engines.mysql_guard import ATTEMPTS_MAX, Guard
 from store.engines.mysql_locks import free_locks, take_lock
-from store.engines.mysql_migrations import Layout, schema_statements
+from store.engines.mysql_migrations import ADD_CHECKSUMS, Layout, schema_statements
 from store.errors import ProtectData, StaleWriter, StorageUnavailable
 from store.failpoints import declare, failpoint
 
@@ -105,6 +106,7 @@ class ShardSide:
             self._alter(connection, f"DROP DATABASE IF EXISTS {self.database}")
             for statement in schema_statements()[1]:
                 self._alter(connection, statement.format(shard=self.database).replace(f"{self.database}.cell", self._copy("cell"), 1))
+            self._alter(connection, ADD_CHECKSUMS.format(table=self._copy("cell")))
 
         self._run(make)
         values = f"({self.shard}, X'{source.encode().hex()}', {token}, {first}, NOW(6))"
@@ -116,19 +118,18 @@ class ShardSide:
             ]
         )
 
-    def append(self, first: int, after: int, rows: Sequence[bytes]) -> None:
-        """The rows of the cells from ``first`` up to ``after``, as SQL literals, if the copy ends at ``first``."""
+    def append(self, first: int, after: int, rows: Sequence[str]) -> None:
+        """The rows of the cells from ``first`` up to ``after``, as SQL literals of ``INSERT_COLUMNS``, if the copy ends at ``first``."""
         self._commit(
             lambda _: [f"UPDATE {self._meta}.shard_arriving SET next_added_id = {after} WHERE shard = {self.shard}"],
             before=lambda connection: self._insert(connection, first, rows),
         )
 
-    def _insert(self, connection: Connection[Any], first: int, rows: Sequence[bytes]) -> None:
+    def _insert(self, connection: Connection[Any], first: int, rows: Sequence[str]) -> None:
         if self._arriving(connection).next_added_id != first:
             raise StorageUnavailable(f"the copy of shard {self.shard} does not end at {first} any more")
-        head = f"INSERT INTO {self._copy('cell')} (added_id,row_key,column_name,ref_key,body,created_at) VALUES ".encode()
-        for part in rows:
-            query(connection, head + part)
+        for part in parts(rows):
+            query(connection, f"INSERT INTO {self._copy('cell')} {INSERT_COLUMNS} VALUES {','.join(part)}")
 
     def restart(self, first: int) -> None:
         """The copy begins anew, at ``first``: what is before was trimmed, or rows were erased that it may have as they were."""

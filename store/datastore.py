@@ -87,7 +87,12 @@ class Datastore:
     @property
     def history_id(self) -> str:
         """The identity of this history (:mod:`store.histories`): another one after every restore. Empty where the storage has none."""
-        return self.engine.history_id
+        return self.engine.history.history_id
+
+    @property
+    def origin_id(self) -> str:
+        """The first history of the lineage. Restores keep it, so it names the datastore to whoever acts outside of it. Empty where the storage has none."""
+        return self.engine.history.origin_id
 
     @property
     def state(self) -> StateTable:

@@ -5,13 +5,39 @@ restored twice, a server of staging stands in production's configuration. So wha
 continues or is compared names the history that it belongs to. Two parts with different ids have
 nothing in common, however alike they look. The empty id is of a part that was made before there were
 identities: it fits any history, until ``cellfeed cluster migrate`` gives it one.
+
+A restored history names its **parent**, the history that was backed up, and keeps its **origin**, the
+first history of the lineage. Whoever acts outside of the store (a charge) names the origin: a restore
+does not change it.
 """
 
 from __future__ import annotations
 
 import secrets
+from typing import Final
+
+import msgspec
 
 from store.errors import ProtectData
+
+
+class History(msgspec.Struct, frozen=True):
+    """``parent``: of a restored history the one that was backed up. ``origin_id``: the first of the
+    lineage, which restores keep. Each is empty where unknown."""
+
+    history_id: str = ""
+    parent: str = ""
+    origin_id: str = ""
+
+
+NO_HISTORY: Final = History()
+"""Of a part that was made before there were identities, and the parent of a history that is no restored one."""
+
+
+def new_history(parent: History = NO_HISTORY) -> History:
+    """A history that begins, or continues ``parent`` after a restore."""
+    history_id = new_history_id()
+    return History(history_id, parent.history_id, parent.origin_id or history_id)
 
 
 def new_history_id() -> str:

@@ -90,7 +90,7 @@ class ZooKeeperCoordinator(ZooKeeperOffsets):
         self._closed = threading.Event()
         self._watch = SupervisedThread("zookeeper-leases", self._watch_leases)
         self._watch.start()
-        self._marking = threading.Thread(target=self._mark_saves, name="zookeeper-marks", daemon=True)
+        self._marking = SupervisedThread("zookeeper-marks", self._mark_saves)
         self._marking.start()
 
     def close(self) -> None:

@@ -45,11 +45,14 @@ Start = str | datetime | Mapping[int, int]
 
 
 class _Settled(msgspec.Struct, frozen=True):
-    """``locations`` by shard; ``settled_at_us`` by the storage's clock, microseconds since 1970 UTC. MessagePack: up to 9 bytes for each of 65,536 shards."""
+    """``origin_id``: of the history that the group began in; empty where an older version began it.
+    ``locations`` by shard; ``settled_at_us`` by the storage's clock, microseconds since 1970 UTC.
+    MessagePack: up to 9 bytes for each of 65,536 shards."""
 
     start: str
     settled_at_us: int
     locations: list[int]
+    origin_id: str = ""
 
 
 def check_start(start: object) -> Start:
@@ -89,8 +92,8 @@ class StartOfGroup:
     def _settle(self) -> list[int]:
         state = self._datastore.state
         while True:
-            start, locations = self._looked_up()
-            settled = _Settled(start, state.now_us(), locations)
+            start, locations, is_new = self._looked_up()
+            settled = _Settled(start, state.now_us(), locations, self._datastore.origin_id if is_new else "")
             failpoint("start.before_settled")
             if state.commit({self._key: msgspec.msgpack.encode(settled)}, expect={self._key: None}) is not None:
                 failpoint("start.after_settled")
@@ -98,32 +101,44 @@ class StartOfGroup:
             if (by_another := self._settled()) is not None:
                 return by_another
 
-    def _looked_up(self) -> tuple[str, list[int]]:
+    def _looked_up(self) -> tuple[str, list[int], bool]:
+        """What to settle, and whether no version has begun the group before."""
         # The entry was not there before the offsets are looked at, and the commit expects it still not to be: offsets that another worker saves
         # in between come with an entry, so they are never taken for those of an earlier version.
         earlier = self._offsets.fetch_offsets(self._group)
         start = EARLIEST if earlier else self._start
-        heads = self._datastore.heads()
+        heads, is_new = self._datastore.heads(), not earlier
         shards = range(self._datastore.shards)
         if start == EARLIEST:
-            return EARLIEST, [heads[shard].log_start for shard in shards]
+            return EARLIEST, [heads[shard].log_start for shard in shards], is_new
         if start == LATEST:
-            return LATEST, [heads[shard].watermark for shard in shards]
+            return LATEST, [heads[shard].watermark for shard in shards], is_new
         if isinstance(start, datetime):
-            return start.isoformat(), [self._datastore.engine.locate(shard, microseconds(start)) for shard in shards]
+            return start.isoformat(), [self._datastore.engine.locate(shard, microseconds(start)) for shard in shards], is_new
         given = dict(start)  # type: ignore[arg-type]
         for shard, location in given.items():
             if location > heads[shard].watermark:
                 raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} ends at {heads[shard].watermark}")
             if location < heads[shard].log_start:
                 raise InvalidLocation(f"group {self._group!r} is to begin at {shard}:{location}, but shard {shard} was trimmed below {heads[shard].log_start}")
-        return "given", [given.get(shard, heads[shard].log_start) for shard in shards]
+        return "given", [given.get(shard, heads[shard].log_start) for shard in shards], is_new
 
 
 def settled_start(state: StateTable, group: str, topic: str) -> list[int] | None:
     """By shard, where the group began or begins; None while nobody has settled it."""
+    found = _read(state, group, topic)
+    return found.locations if found else None
+
+
+def origin_of_start(state: StateTable, group: str, topic: str) -> str:
+    """The origin of the history in which a group began; empty where it has not, or where an older version began it."""
+    found = _read(state, group, topic)
+    return found.origin_id if found else ""
+
+
+def _read(state: StateTable, group: str, topic: str) -> _Settled | None:
     entry = state.get(_key(group, topic))
-    return msgspec.msgpack.decode(entry.value, type=_Settled).locations if entry else None
+    return msgspec.msgpack.decode(entry.value, type=_Settled) if entry else None
 
 
 def forget_start(state: StateTable, group: str, topic: str) -> None:

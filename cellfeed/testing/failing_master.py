@@ -21,6 +21,7 @@ from store.engines.contract import Engine, ErasedStep, Head, LocatedCell, LogRan
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable
+from store.histories import History
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import shard_of
 
@@ -210,8 +211,8 @@ class FailingMaster:
         return self._minion.shards
 
     @property
-    def history_id(self) -> str:
-        return self._minion.history_id
+    def history(self) -> History:
+        return self._minion.history
 
     @property
     def state(self) -> StateTable:

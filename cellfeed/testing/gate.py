@@ -16,6 +16,7 @@ from store.engines.contract import Engine, ErasedStep, Head, LocatedCell, LogRan
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import Unavailable
+from store.histories import History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 
@@ -99,8 +100,8 @@ class GatedEngine:
         return self._engine.shards
 
     @property
-    def history_id(self) -> str:
-        return self._engine.history_id
+    def history(self) -> History:
+        return self._engine.history
 
     @property
     def state(self) -> StateTable:

@@ -5,8 +5,8 @@
     run again after STATUS                 STATUS is there: nothing to do
     two workers at once                    one charge (one key), one STATUS (the same triple with the same body)
 
-So a charge exists exactly once per trip although the trigger runs at least once (I16). The key follows from the cell: (trigger, shard, added_id) never names
-another cell. Money is integer cents from the cell, never a float.
+So a charge exists exactly once per trip although the trigger runs at least once (I16). The key follows from the cell (:mod:`consumers.billing.charge_keys`).
+Money is integer cents from the cell, never a float.
 """
 
 from __future__ import annotations
@@ -18,22 +18,17 @@ from uuid import UUID
 
 from bridge.triggers.program import RetryPolicy, Trigger, trigger
 from consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
-from store.api import CellStore
+from consumers.billing.charge_keys import GROUP, ChargeKeys
 from store.cells import Cell
+from store.datastore import Datastore
 from store.errors import InvalidRequest
 from store.failpoints import declare, failpoint
 
 declare("billing.before_charge", "billing.after_charge", "billing.after_status")
 
-GROUP: Final = "billing"
 BASE_COLUMN: Final = "BASE"
 STATUS_COLUMN: Final = "STATUS"
 STATUS_REF_KEY: Final = 1
-
-
-def idempotency_key(cell: Cell) -> str:
-    """What names the charge of a cell, for ever."""
-    return f"{GROUP}-{cell.shard}-{cell.added_id}"
 
 
 def card_of(row_key: UUID) -> str:
@@ -41,7 +36,7 @@ def card_of(row_key: UUID) -> str:
     return f"card-of-{row_key}"
 
 
-def bill_trip(row_key: UUID, cell: Cell, store: CellStore, provider: CardProvider) -> None:
+def bill_trip(row_key: UUID, cell: Cell, store: Datastore, provider: CardProvider, keys: ChargeKeys) -> None:
     """Settles one trip. Card trips are charged; cash was paid in the car; a trip without a payment type is settled unpaid, for people to look at.
 
     Raises CardDeclined (the trigger tries again, and parks the cell at last), InvalidRequest for a BASE cell that is not a trip.
@@ -55,7 +50,7 @@ def bill_trip(row_key: UUID, cell: Cell, store: CellStore, provider: CardProvide
     match cell.body.get("payment"):
         case "credit card":
             failpoint("billing.before_charge")
-            charge = provider.charge(idempotency_key(cell), card_of(row_key), amount_cents)
+            charge = provider.charge(keys.of(cell, store), card_of(row_key), amount_cents)
             failpoint("billing.after_charge")
             status = "charged"
         case "cash":
@@ -75,10 +70,11 @@ def program(settings: Mapping[str, Any]) -> list[Trigger]:
     if not isinstance(directory, str) or not directory:
         raise InvalidRequest("billing needs the setting billing_dir: a folder for the card provider's books")
     provider = SandboxCardProvider(Path(directory) / "charges.sqlite3")
+    keys = ChargeKeys()
 
     @trigger(column=BASE_COLUMN, group=GROUP, retry=RetryPolicy(attempts=5, first_wait_s=0.02, longest_wait_s=2.0))
-    def bill(row_key: UUID, *, cell: Cell, store: CellStore) -> None:
-        bill_trip(row_key, cell, store, provider)
+    def bill(row_key: UUID, *, cell: Cell, store: Datastore) -> None:
+        bill_trip(row_key, cell, store, provider, keys)
 
     found: Trigger = bill.__cellfeed_trigger__  # type: ignore[attr-defined]
     return [found]

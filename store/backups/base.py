@@ -1,6 +1,10 @@
 """Whether a store is the one that a backup was taken of, so that an increment on that backup holds
 what comes behind it.
 
+A manifest names its history (:mod:`store.histories`), and so does the store: two different ones are
+refused. Older manifests name none, and files of a store may be put back from a copy. So the cells
+must agree as well.
+
 Names prove nothing: a store that was made again has the same, and two restores of one backup have
 the same leader epochs. What proves it is a cell. Two histories of a shard differ in every cell
 behind their common beginning, for ids are given in order and a cell that was put again has another
@@ -25,6 +29,7 @@ from store.backups.manifest import BackedLog
 from store.cells import StoredCell
 from store.engines.contract import Engine, Head
 from store.errors import ProtectData, Trimmed
+from store.histories import refuse_other_history
 
 _CELL: Final = struct.Struct(">Q16sqQ")
 
@@ -42,6 +47,12 @@ def check_name(engine: Engine, base: Backup) -> None:
             f"backup {base.name} is of datastore {told.datastore!r} with {told.shards} shards, this one is {engine.datastore!r} with {engine.shards}: "
             "take a full backup into a folder of its own"
         )
+
+
+def check_history(engine: Engine, base: Backup) -> None:
+    """Raises ProtectData for a backup of another history."""
+    cure = "An increment holds only what comes behind its base. Take a full backup, without --onto"
+    refuse_other_history(f"nothing backed up: backup {base.name}", base.manifest.history.history_id, "the store", engine.history.history_id, cure)
 
 
 def check_same_store(engine: Engine, chain: Sequence[Backup], epochs: Mapping[int, Sequence[tuple[int, int]]], heads: Mapping[int, Head]) -> None:

@@ -37,7 +37,7 @@ from typing import Final
 
 import msgspec
 
-from store.backups.base import check_name, check_same_store
+from store.backups.base import check_history, check_name, check_same_store
 from store.backups.block_file import block_of
 from store.backups.ends import acknowledged_heads
 from store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
@@ -90,6 +90,7 @@ def create(
         chain = folder.chain(onto) if onto is not None else []
         if onto is not None:
             check_name(engine, onto)
+            check_history(engine, onto)
         begun_us = engine.state.now_us()
         name = f"{moment(begun_us):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         marker = Marker(FORMATS[-1], secrets.token_hex(16), name, engine.datastore, engine.shards, next_sequence(found, unreadable), begun_us)
@@ -187,6 +188,7 @@ def _manifest(
         identity=marker.identity,
         sequence=marker.sequence,
         register=register,
+        history=source.engine.history,
     )
 
 

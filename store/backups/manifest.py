@@ -11,6 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from store.backups.sealed import seal, unseal
+from store.histories import NO_HISTORY, History
 
 
 class BackedFile(msgspec.Struct, frozen=True):
@@ -87,7 +88,8 @@ class Reader(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
     the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program.
-    ``identity``, ``sequence``: as the marker has them; of format 1 there is none, and it comes before all others. ``register``: None in format 1."""
+    ``identity``, ``sequence``: as the marker has them; of format 1 there is none, and it comes before all others. ``register``: None in format 1.
+    ``history``: of which it was taken (:mod:`store.histories`); empty in one of an older program."""
 
     format_version: int
     name: str
@@ -108,6 +110,7 @@ class Manifest(msgspec.Struct, frozen=True):
     identity: str = ""
     sequence: int = 0
     register: BackedRegister | None = None
+    history: History = NO_HISTORY
 
     @property
     def order(self) -> tuple[int, int, str]:

@@ -46,6 +46,7 @@ from store.engines.state_limits import revision_of_next_history
 from store.erasures import done_entry
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
+from store.histories import NO_HISTORY, History
 from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
 from store.sharding import shards_of
 
@@ -91,8 +92,8 @@ class RestoredLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``: the identity of the history that was backed up, where the
-    backup has it."""
+    """What a restore comes to. ``state``: the entries that come back, keys and values. ``parent``: the history that was backed up, empty where the backup
+    does not say."""
 
     chain: Sequence[Backup]
     epoch: int
@@ -102,7 +103,7 @@ class Plan:
     dictionaries: Sequence[Dictionary]
     turns: Sequence[BackedTurn]
     columns: Sequence[str]
-    parent: str | None = None
+    parent: History = NO_HISTORY
 
     @property
     def backup(self) -> Backup:
@@ -227,7 +228,7 @@ def plan(
     revision = revision_of_next_history(told.state_revision)
     done = dict(done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us) for log in logs.values() for cell in log.erased)
     kept = [*((key, value) for key, value in state if key not in done), *done.items()]
-    return Plan(chain, epoch, logs, kept, revision, read_dictionaries(chain[-1]), told.turns, columns)
+    return Plan(chain, epoch, logs, kept, revision, read_dictionaries(chain[-1]), told.turns, columns, told.history)
 
 
 def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:

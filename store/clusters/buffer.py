@@ -30,7 +30,7 @@ from store.background import SupervisedThread
 from store.cells import NewCell, Outcome, PutResult
 from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
 from store.clusters.cluster import Cluster
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, RowErased, Unavailable
+from store.errors import CellfeedError, DataDamaged, DictionaryLost, OutcomeUnknown, ProtectData, RowErased, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import BATCH_CELLS_MAX
 from store.repeated_warnings import RepeatedWarning
@@ -131,7 +131,8 @@ class BufferedWriter:
 
 
 def _is_refused(result: PutResult) -> bool:
-    return result.outcome is Outcome.CONFLICT or isinstance(result.error, RowErased)
+    """Whether the cell can never be written there: its row was erased, or its triple is stored, with another body or a damaged one."""
+    return result.outcome is Outcome.CONFLICT or isinstance(result.error, (RowErased, DataDamaged, DictionaryLost))
 
 
 class BufferDrain:

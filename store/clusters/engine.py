@@ -30,6 +30,7 @@ from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Repl
 from store.engines.log_start import check_trim
 from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, shard_of
 
@@ -101,8 +102,8 @@ class ClusteredEngine:
         return self._shards
 
     @property
-    def history_id(self) -> str:
-        return self.placement.map.history_id
+    def history(self) -> History:
+        return self.placement.map.history
 
     @property
     def state(self) -> StateTable:

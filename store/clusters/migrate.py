@@ -19,7 +19,7 @@ from store.engines.mysql_checks import ServerRole, check_server, refuse
 from store.engines.mysql_migrations import SCHEMA_VERSION, Layout, Step, migrate
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint
-from store.histories import new_history_id, refuse_other_history
+from store.histories import new_history, refuse_other_history
 
 declare("cluster.identify.after_map")
 
@@ -47,7 +47,7 @@ def identify(clusters: Sequence[ClusterServers]) -> str:
     was killed in between is completed by the next one, which finds the id in a map. Raises ProtectData for clusters of two histories, StorageUnavailable."""
     maps = {cluster.name: found for cluster in clusters if (found := read_map(master_state(cluster))) is not None}
     known = merged(list(maps.values()))
-    known = known if known.history_id else msgspec.structs.replace(known, history_id=new_history_id())
+    known = known if known.history_id else known.of_history(new_history())
     for cluster in clusters:
         write_map({cluster.name: master_state(cluster)}, known)
         failpoint("cluster.identify.after_map")

@@ -23,8 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
-import msgspec
-
 from store.backups.restore import LogReader, Plan
 from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
@@ -42,6 +40,7 @@ from store.engines.mysql_restore import Mark, MySqlRestore
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import History
 
 declare("cluster.restore.between_clusters", "cluster.restore.between_roles")
 
@@ -75,7 +74,8 @@ class ClusterTarget:
         found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
         begun = [mark.role.history_id for mark, _ in found.values() if mark is not None and _is_of(mark, plan) and mark.role.history_id]
-        self._map = msgspec.structs.replace(self._map, history_id=begun[0] if begun else self._map.history_id)
+        history_id = begun[0] if begun else self._map.history_id
+        self._map = self._map.of_history(History(history_id, plan.parent.history_id, plan.parent.origin_id or history_id))
         if all(mark is not None and mark.done for mark, _ in found.values()):
             raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
         wanted = {name: self._checked(cluster, *found[name], plan) for name, cluster in self._clusters.items()}

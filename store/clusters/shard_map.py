@@ -15,7 +15,7 @@ import msgspec
 
 from store.engines.contract import StateTable
 from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
-from store.histories import new_history_id, refuse_other_history
+from store.histories import History, new_history, refuse_other_history
 
 MAP_KEY: Final = "cluster/shard-map"
 
@@ -27,7 +27,8 @@ _ATTEMPTS_MAX: Final = 20
 
 class ShardMap(msgspec.Struct, frozen=True):
     """``owners``: cluster name to ``[first, last]`` ranges of shards, together all of 0 … ``shards`` - 1 and none twice. ``since``: for shards that have been
-    moved, the leader epoch in which their cluster got them. ``history_id``: of the datastore (:mod:`store.histories`)."""
+    moved, the leader epoch in which their cluster got them. ``history_id``, ``parent``, ``origin_id``: of the datastore
+    (:mod:`store.histories`); a history without an origin is its own."""
 
     datastore: str
     shards: int
@@ -35,6 +36,16 @@ class ShardMap(msgspec.Struct, frozen=True):
     owners: dict[str, list[tuple[int, int]]]
     since: dict[int, int] = {}
     history_id: str = ""
+    parent: str = ""
+    origin_id: str = ""
+
+    @property
+    def history(self) -> History:
+        return History(self.history_id, self.parent, self.origin_id or self.history_id)
+
+    def of_history(self, history: History) -> ShardMap:
+        """The same map, of another history."""
+        return msgspec.structs.replace(self, history_id=history.history_id, parent=history.parent, origin_id=history.origin_id)
 
     def shards_of(self, cluster: str) -> list[int]:
         """The shards of a cluster, ascending."""
@@ -66,15 +77,15 @@ class ShardMap(msgspec.Struct, frozen=True):
 def merged(maps: Sequence[ShardMap]) -> ShardMap:
     """Of each shard the owner since the highest leader epoch; the first map's, where none was moved. Raises ProtectData for maps of different histories."""
     first, *others = maps
-    by_shard, since, history_id = first.by_shard(), dict(first.since), first.history_id
+    by_shard, since, history = first.by_shard(), dict(first.since), first.history
     for other in others:
-        refuse_other_history("one shard map", history_id, "another", other.history_id, _TWO_DATASTORES)
-        history_id = history_id or other.history_id
+        refuse_other_history("one shard map", history.history_id, "another", other.history_id, _TWO_DATASTORES)
+        history = history if history.history_id else other.history
         owners = other.by_shard()
         for shard, epoch in other.since.items():
             if epoch > since.get(shard, -1):
                 by_shard[shard], since[shard] = owners[shard], epoch
-    return ShardMap(first.datastore, first.shards, max(each.version for each in maps), _ranges(by_shard), since, history_id)
+    return ShardMap(first.datastore, first.shards, max(each.version for each in maps), _ranges(by_shard), since).of_history(history)
 
 
 def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
@@ -87,7 +98,7 @@ def even_map(datastore: str, shards: int, clusters: Sequence[str]) -> ShardMap:
 
 def first_map(datastore: str, shards: int, owners: dict[str, list[tuple[int, int]]]) -> ShardMap:
     """Version 1, of a history that begins."""
-    return ShardMap(datastore, shards, 1, owners, history_id=new_history_id())
+    return ShardMap(datastore, shards, 1, owners).of_history(new_history())
 
 
 def told_ranges(shards: Iterable[int]) -> str:

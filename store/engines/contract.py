@@ -55,7 +55,7 @@ Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls raise StorageUnavailable. So do all calls in a child that was
         forked since the engine was opened: there ``close`` does nothing, and the parent's connections stay as they are.
     E13 Opening storage of another datastore, shard count or schema version is refused (ProtectData).
-    E25 ``history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
+    E25 ``history.history_id`` names the history: drawn when the storage is made, and by every restore. Opening storage of which a part is lost, or has another
         history's identity, is refused (ProtectData, with both identities and the cure).
 """
 
@@ -67,6 +67,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store.cells import NewCell, PutResult, StoredCell, Triple
+from store.histories import History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class Engine(Protocol):
     def shards(self) -> int: ...
 
     @property
-    def history_id(self) -> str:
+    def history(self) -> History:
         """The identity of the history (:mod:`store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
         the storage has none. E25."""
         ...

@@ -30,6 +30,7 @@ from store.engines.mysql_migrations import Layout, check_schema, migrate
 from store.engines.mysql_put import Encode, PutStatements, sql_triple
 from store.engines.mysql_state import MySqlState
 from store.engines.mysql_trim import TrimStatements
+from store.histories import NO_HISTORY, History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
@@ -89,8 +90,8 @@ class MySqlEngine:
         return self._shards
 
     @property
-    def history_id(self) -> str:
-        return ""
+    def history(self) -> History:
+        return NO_HISTORY
 
     @property
     def state(self) -> NodeStateTable:

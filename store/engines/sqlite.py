@@ -40,6 +40,7 @@ from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_c
 from store.engines.sqlite_state import SqliteState
 from store.errors import DataDamaged
 from store.failpoints import declare, failpoint
+from store.histories import History
 from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
@@ -69,7 +70,7 @@ class SqliteEngine:
             opened.callback(self._instance.close)
             self._file = open_cells(directory, datastore, self._shards)
             opened.callback(self._file.close)
-            self._history_id = history_of(self._file)
+            self._history = history_of(self._file)
             self._dictionaries = SqliteDictionaries(self._file)
             self._dictionaries.check()
             self._state_file = open_other(self._file, STATE_FILE)
@@ -95,8 +96,8 @@ class SqliteEngine:
         return self._shards
 
     @property
-    def history_id(self) -> str:
-        return self._history_id
+    def history(self) -> History:
+        return self._history
 
     @property
     def state(self) -> StateTable:

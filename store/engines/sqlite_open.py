@@ -23,13 +23,13 @@ from typing import Final
 from store.engines.sqlite_files import SqliteFile
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
-from store.histories import new_history_id, refuse_other_history
+from store.histories import NO_HISTORY, History, new_history, new_history_id, refuse_other_history
 
 declare("sqlite.open.after_cells", "sqlite.open.after_adoption")
 
-SCHEMA_VERSION: Final = 4
-"""1: no dictionaries; 2: no count of erasures; 3: no identity, no checksums. A file of an older version gets what it lacks when it is opened; a program of that
-version refuses it from then on."""
+SCHEMA_VERSION: Final = 5
+"""1: no dictionaries; 2: no count of erasures; 3: no identity, no checksums; 4: no origin. A file of an older version gets what it lacks when it is opened; a
+program of that version refuses it from then on."""
 
 CELLS_FILE: Final = "node-0.sqlite3"
 """The file with the cells, in the datastore's directory."""
@@ -53,8 +53,8 @@ _INDEX_DEFINITIONS: Final = b"indexes/"
 """Begins the keys of the state entries that define indexes (:mod:`store.indexes.catalog`)."""
 
 
-def open_cells(directory: Path, datastore: str, shards: int, *, parent: str | None = None) -> SqliteFile:
-    """The file with the cells, made when the directory has none of the files. ``parent``: the identity of the history that a new one goes on from. Raises
+def open_cells(directory: Path, datastore: str, shards: int, *, parent: History = NO_HISTORY) -> SqliteFile:
+    """The file with the cells, made when the directory has none of the files. ``parent``: the history that a new one continues. Raises
     ProtectData for another datastore's file, a newer one, or a lost one; StorageUnavailable, DataDamaged."""
     path = directory / CELLS_FILE
     # The others are looked for first: they are made after the cells, so where one is there, so are the cells.
@@ -75,7 +75,7 @@ def open_cells(directory: Path, datastore: str, shards: int, *, parent: str | No
 def open_other(cells: SqliteFile, name: str) -> SqliteFile:
     """The state's or the indexes' file beside ``cells``, made when it was never made. Raises ProtectData when it is lost or of another history."""
     path = cells.path.with_name(name)
-    history_id = history_of(cells)
+    history_id = history_of(cells).history_id
     with cells.read() as connection:
         listed = connection.execute("SELECT adopting FROM history_file WHERE name = ?", (name,)).fetchone()
     if listed is not None and not path.exists():
@@ -93,13 +93,13 @@ def open_other(cells: SqliteFile, name: str) -> SqliteFile:
     return file
 
 
-def history_of(cells: SqliteFile) -> str:
-    """The identity of the history in a file with cells. Raises DataDamaged when it has none any more."""
+def history_of(cells: SqliteFile) -> History:
+    """The history in a file with cells. Raises DataDamaged when it has none any more."""
     with cells.read() as connection:
-        rows = connection.execute("SELECT history_id FROM history").fetchall()
+        rows = connection.execute("SELECT history_id, coalesce(parent, ''), origin FROM history").fetchall()
     if len(rows) != 1:
         raise DataDamaged(f"{cells.path} has {len(rows)} identities of its history, and not one. {_CURE[CELLS_FILE]}")
-    return str(rows[0][0])
+    return History(*rows[0])
 
 
 def renew_index(cells: SqliteFile) -> None:
@@ -116,7 +116,7 @@ def renew_index(cells: SqliteFile) -> None:
         connection.execute("DELETE FROM history_file WHERE name = ?", (INDEX_FILE,))
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], datastore: str, shards: int, parent: str | None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], datastore: str, shards: int, parent: History) -> None:
     """Makes the tables of a new file, or those that the version before did not have."""
     row = None
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'datastore'").fetchone():
@@ -132,8 +132,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], data
         raise ProtectData(f"{path} has no tables, but belongs to a store whose {' and '.join(others)} are there. {_CURE[CELLS_FILE]}")
     for statement in filter(str.strip, resources.files("store.engines").joinpath("sqlite_schema.sql").read_text().split(";")):
         connection.execute(statement)
+    if not connection.execute("SELECT 1 FROM pragma_table_info('history') WHERE name = 'origin'").fetchone():
+        connection.execute("ALTER TABLE history ADD COLUMN origin TEXT")
     if connection.execute("SELECT 1 FROM history").fetchone() is None:
-        connection.execute("INSERT INTO history VALUES (?, ?)", (new_history_id(), parent))
+        made = new_history(parent)
+        connection.execute("INSERT INTO history VALUES (?, ?, ?)", (made.history_id, made.parent or None, made.origin_id))
     if row is None:
         connection.execute("INSERT INTO datastore VALUES (?, ?, ?)", (datastore, shards, SCHEMA_VERSION))
         numbers = [(shard,) for shard in range(shards)]
@@ -144,8 +147,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], data
             connection.execute("ALTER TABLE shard_counter ADD COLUMN erasures INTEGER NOT NULL DEFAULT 0")
         if not connection.execute("SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'").fetchone():
             connection.execute("ALTER TABLE cell ADD COLUMN crc INTEGER")
+        connection.execute("UPDATE history SET origin = history_id WHERE origin IS NULL")
         connection.execute("UPDATE datastore SET schema_version = ?", (SCHEMA_VERSION,))
-        connection.executemany("INSERT OR IGNORE INTO history_file VALUES (?, 1)", [(name,) for name in _files_before(connection, path, others)])
+        if row[2] < 4:
+            connection.executemany("INSERT OR IGNORE INTO history_file VALUES (?, 1)", [(name,) for name in _files_before(connection, path, others)])
 
 
 def _files_before(connection: sqlite3.Connection, cells: Path, others: list[str]) -> list[str]:

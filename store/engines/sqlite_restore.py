@@ -2,7 +2,7 @@
 
 Crash points: before the rename the place is as empty as it was, and the next restore starts over; the rename is one step; after it everything is there. A
 restore holds the instance's lock alone: it meets no other restore, and no process that still has the files open that were moved away to make room. The restored
-store is a new history, with an identity of its own; its parent is the history of the backup.
+store is a new history, with an identity of its own; its parent is the history of the backup, whose origin it keeps.
 """
 
 from __future__ import annotations

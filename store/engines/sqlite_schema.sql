@@ -55,8 +55,8 @@ CREATE TABLE IF NOT EXISTS dictionary_turn (
     PRIMARY KEY (column_name, turn)
 ) STRICT, WITHOUT ROWID;
 
--- The identity of this history, one row, and which other files were made for it: store/engines/sqlite_open.py.
-CREATE TABLE IF NOT EXISTS history (history_id TEXT NOT NULL, parent TEXT) STRICT;
+-- The identity of this history (origin: the first of its lineage), one row, and which other files were made for it: store/engines/sqlite_open.py.
+CREATE TABLE IF NOT EXISTS history (history_id TEXT NOT NULL, parent TEXT, origin TEXT) STRICT;
 
 CREATE TABLE IF NOT EXISTS history_file (
     name     TEXT    PRIMARY KEY,

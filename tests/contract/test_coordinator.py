@@ -241,8 +241,8 @@ def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_
     connection = coordinator._connection(10)
     commit = connection.commit
 
-    def losing(operations: Sequence[Operation]) -> None:
-        commit(operations)
+    def losing(operations: Sequence[Operation], **more: object) -> None:
+        commit(operations, **more)  # type: ignore[arg-type]
         raise StorageUnavailable("the connection is lost")
 
     for _ in range(2):

@@ -720,12 +720,12 @@ def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(
 
 
 def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(open_engine: EngineMaker, kind: str) -> None:
-    identity = open_engine().history_id
+    identity = open_engine().history.history_id
     if kind == "mysql":
         assert identity == ""  # a server has the identity of its cluster: tests/integration/test_histories.py
         return
     assert (len(identity), int(identity, 16) > 0) == (32, True)
-    assert open_engine().history_id == identity
+    assert open_engine().history.history_id == identity
 
 
 def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind: str) -> None:

@@ -18,8 +18,9 @@ from bridge.triggers.program import RetryPolicy, Trigger, trigger
 from bridge.triggers.retry import ProcessEnded, TimedOut
 from consumers.billing.app import BASE_COLUMN, GROUP, bill_trip
 from consumers.billing.card_provider import SandboxCardProvider
-from store.api import CellStore
+from consumers.billing.charge_keys import ChargeKeys
 from store.cells import Cell
+from store.datastore import Datastore
 
 TIMED_OUT_TRIES: Final = 1
 ENDED_TRIES: Final = 5
@@ -47,6 +48,7 @@ def billing(settings: Mapping[str, Any]) -> list[Trigger]:
     """Settings: ``billing_dir``; ``run_s``, what each trip takes besides; ``timeout_s``, none without; ``ended_tries``."""
     directory, run_s = Path(settings["billing_dir"]), float(settings.get("run_s", 0))
     provider = SandboxCardProvider(directory / "charges.sqlite3")
+    keys = ChargeKeys()
     calls = os.open(directory / "calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def say(what: str, cell: Cell) -> None:
@@ -60,12 +62,12 @@ def billing(settings: Mapping[str, Any]) -> list[Trigger]:
         retry={TimedOut: RetryPolicy(TIMED_OUT_TRIES), ProcessEnded: RetryPolicy(int(settings.get("ended_tries", ENDED_TRIES))), Exception: usual},
         timeout_s=float(settings["timeout_s"]) if "timeout_s" in settings else None,
     )
-    def bill(row_key: UUID, *, cell: Cell, store: CellStore) -> None:
+    def bill(row_key: UUID, *, cell: Cell, store: Datastore) -> None:
         say("begun", cell)
         if (poison := cell.body.get("poison")) and not (directory / "antidote").exists():
             POISONS[poison]()
         time.sleep(run_s)
-        bill_trip(row_key, cell, store, provider)
+        bill_trip(row_key, cell, store, provider, keys)
         say("ended", cell)
 
     found: Trigger = bill.__cellfeed_trigger__  # type: ignore[attr-defined]

@@ -19,8 +19,9 @@ from bridge.export.declaration import Export
 from bridge.export.verify import verify_export
 from bridge.export.worker import run_exporter
 from consumers.billing.app import GROUP as BILLING
-from consumers.billing.app import card_of, idempotency_key
+from consumers.billing.app import card_of
 from consumers.billing.card_provider import SandboxCardProvider
+from consumers.billing.charge_keys import key_of_place
 from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable
 from store.cells import Cell
@@ -111,7 +112,7 @@ class Followed:
     def _charge(self, cell: Cell) -> None:
         """What the cell's own body says: another body at a place that was charged already is refused by the provider."""
         self._shown.see("the trigger", cell.shard, seen_cell(cell))
-        self.provider.charge(idempotency_key(cell), card_of(cell.row_key), cell.body["n"])
+        self.provider.charge(key_of_place(cell), card_of(cell.row_key), cell.body["n"])
 
     def poll(self, consumer: confluent_kafka.Consumer, path: str, into: list[Place], stop: threading.Event) -> None:
         """Reads what a client is given until it is told to stop."""

@@ -230,13 +230,15 @@ def _check_digests(system: System, client: Client) -> Violations:
 
 def _check_billing(system: System, log: Log) -> Violations:
     trips = {str(cell.row_key): f"{GROUP}-{shard}-{cell.added_id}" for shard, cells in log.items() for cell in cells if cell.column_name == "BASE"}
-    cards = [trips[str(cell.row_key)] for cells in log.values() for cell in cells if cell.column_name == "BASE" and b'"credit card"' in cell.body_json]
     charges = [charge.idempotency_key for charge in SandboxCardProvider(system.billing / "charges.sqlite3").charges()]
     statuses = [cell for cells in log.values() for cell in cells if cell.column_name == "STATUS"]
     invented = [f"{cell.triple} belongs to no trip" for cell in statuses if str(cell.row_key) not in trips]
     settled = [trips[str(cell.row_key)] for cell in statuses if str(cell.row_key) in trips]
     with open_datastore(system.run_dir, system.config) as datastore:
+        origin = datastore.origin_id
         parked = [f"{GROUP}-{cell.partition}-{cell.added_id}" for cell in ParkedCells(datastore.state).all(GROUP)]
+    base = [cell for cells in log.values() for cell in cells if cell.column_name == "BASE"]
+    cards = [f"{GROUP}-{origin}-{cell.row_key}-BASE-{cell.ref_key}" for cell in base if b'"credit card"' in cell.body_json]
     return merge({"I2": invented}, check_once_per_cell(cards, charges, "charge"), check_run_or_parked(trips.values(), settled, parked))
 
 

@@ -269,7 +269,12 @@ def _absent_until(stage: Stage, member: str, since_ns: int, back_ns: int) -> int
 def _check_charges(system: TriggerSystem, trips: list[Trip]) -> Violations:
     """I16: one charge for each card trip, of its very amount, and one STATUS for each trip."""
     books = Books.read(system.datastore)
-    due = {f"{GROUP}-{cell.shard}-{cell.added_id}": trip for trip in trips if trip.by_card and (cell := books.base.get(trip.row_key)) is not None}
+    origin = system.datastore.origin_id
+    due = {
+        f"{GROUP}-{origin}-{cell.row_key}-{cell.column_name}-{cell.ref_key}": trip
+        for trip in trips
+        if trip.by_card and (cell := books.base.get(trip.row_key)) is not None
+    }
     charges = SandboxCardProvider(system.billing / "charges.sqlite3").charges()
     wrong = [
         f"charge {charge.idempotency_key} is of {charge.amount_cents} cents, not {due[charge.idempotency_key].cents}"

@@ -9,8 +9,9 @@ import pytest
 
 from bridge.triggers.program import Trigger
 from cellfeed.testing import Kit, RunOutcome
-from consumers.billing.app import GROUP, STATUS_COLUMN, card_of, idempotency_key, program
+from consumers.billing.app import GROUP, STATUS_COLUMN, card_of, program
 from consumers.billing.card_provider import CardDeclined, SandboxCardProvider, declines_first
+from consumers.billing.charge_keys import ChargeKeys
 from store.cells import Outcome
 from store.failpoints import FAILPOINTS
 from tests.faults.workload import trip_body
@@ -43,13 +44,13 @@ def put_trips(kit: Kit, trips: list[UUID] = TRIPS) -> None:
 
 def assert_settled(kit: Kit, provider: SandboxCardProvider, trips: list[UUID] = TRIPS) -> None:
     """Each trip has its one STATUS and each card trip its one charge of its very amount; there is no other charge."""
-    due = {}
+    due, keys = {}, ChargeKeys()
     for trip in trips:
         base, status = kit.store.get_cell(trip, "BASE", 1), kit.store.get_row(trip)[STATUS_COLUMN]
         assert base is not None
         assert status.body["amount_cents"] == base.body["total_cents"]
         if base.body["payment"] == "credit card":
-            due[idempotency_key(base)] = (base.body["total_cents"], status.body["charge_id"])
+            due[keys.of(base, kit.store)] = (base.body["total_cents"], status.body["charge_id"])
     charges = provider.charges()
     assert len(charges) == len(due)
     assert {charge.idempotency_key: (charge.amount_cents, charge.charge_id) for charge in charges} == due

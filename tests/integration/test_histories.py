@@ -19,6 +19,7 @@ from store.engines.mysql_connections import MySqlServer
 from store.engines.mysql_replication import is_read_only
 from store.errors import ProtectData
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from store.histories import History
 from tests.services.cluster_steps import cells, open_engine
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster
@@ -52,7 +53,7 @@ def test_role_and_shard_map_of_a_new_cluster_have_one_history(cluster: TestClust
     assert len(role.history_id) == 32
     assert role.history_id == shard_map.history_id
     store = open_engine(cluster)
-    assert store.history_id == role.history_id
+    assert store.history == shard_map.history == History(role.history_id, "", role.history_id)
     store.close()
 
 

@@ -26,6 +26,7 @@ from store.engines.sqlite_open import CELLS_FILE, INDEX_FILE, STATE_FILE
 from store.engines.sqlite_scrub import scrub_files
 from store.errors import InvalidRequest, OutcomeUnknown, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, set_failpoint, unwatch_failpoint, watch_failpoint
+from store.histories import History
 from store.indexes.definition import parse_definition
 from tests.services.waiting import wait_until
 
@@ -188,7 +189,7 @@ def test_a_kill_while_the_files_are_made_or_adopted_is_completed(tmp_path: Path,
     assert killed.returncode == -signal.SIGKILL
     with closing(opened(tmp_path / "trips")) as engine:
         assert engine.indexes is not None
-        assert identities(tmp_path / "trips") == {engine.history_id}
+        assert identities(tmp_path / "trips") == {engine.history.history_id}
         assert sum(head.watermark for head in engine.heads().values()) == (50 if old else 0)
     for name in (INDEX_FILE, STATE_FILE):
         remove(tmp_path / "trips", name)
@@ -348,3 +349,13 @@ def test_a_killed_process_holds_nothing(place: Path) -> None:
     program = f"import os; from pathlib import Path; from store.engines.sqlite import SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == -signal.SIGKILL
     assert scrub_files(place)
+
+
+def test_a_store_whose_history_has_no_origin_yet_is_its_own(place: Path) -> None:
+    [identity] = identities_of_cells(place)
+    with closing(sqlite3.connect(place / CELLS_FILE)) as connection, connection:
+        connection.execute("ALTER TABLE history DROP COLUMN origin")
+        connection.execute("UPDATE datastore SET schema_version = 4")
+    for _ in range(2):
+        with closing(opened(place)) as engine:
+            assert engine.history == History(identity, "", identity)

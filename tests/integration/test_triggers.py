@@ -18,8 +18,9 @@ import pytest
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.shard_run import CHUNK_CELLS
-from consumers.billing.app import GROUP, idempotency_key
+from consumers.billing.app import GROUP
 from consumers.billing.card_provider import SandboxCardProvider, declines_first
+from consumers.billing.charge_keys import ChargeKeys
 from store.datastore import Datastore
 from store.failpoints import FAILPOINTS
 from tests.faults.invariants import check_once_per_cell, check_run_or_parked
@@ -280,7 +281,8 @@ def test_billing_charges_each_trip_once_whatever_it_is_killed_at(store: Datastor
     cells = [cell for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
     cards = [cell for cell in cells if cell.column_name == "BASE" and cell.body["payment"] == "credit card"]
     charges = SandboxCardProvider(tmp_path / "billing" / "charges.sqlite3").charges()
-    assert check_once_per_cell(map(idempotency_key, cards), [charge.idempotency_key for charge in charges], "charge") == {"I16": []}
+    keys = ChargeKeys()
+    assert check_once_per_cell([keys.of(cell, store) for cell in cards], [charge.idempotency_key for charge in charges], "charge") == {"I16": []}
     assert sum(charge.amount_cents for charge in charges) == sum(cell.body["total_cents"] for cell in cards)
     statuses = [cell for cell in cells if cell.column_name == "STATUS"]
     assert sorted(cell.row_key for cell in statuses) == sorted(uuid5(NAMESPACE, str(n)) for n in range(trips))

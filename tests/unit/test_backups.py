@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from uuid import UUID
@@ -38,11 +35,11 @@ from store.datastore import Datastore
 from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
-from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
 from store.engines.state_limits import REVISIONS_SKIPPED
 from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
 from store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
+from store.histories import NO_HISTORY, History
 from store.indexes.catalog import BUILDING
 from store.indexes.definition import parse_definition
 from store.sharding import shard_of
@@ -285,10 +282,16 @@ def test_no_file_has_an_erased_body_when_the_backups_from_before_are_older_than_
     assert with_mark() == set()
 
 
+def without_history(folder: BackupFolder, backup: Backup) -> Backup:
+    """As an older program wrote it."""
+    (backup.path / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(backup.manifest, history=NO_HISTORY)))
+    return folder.get(backup.name)
+
+
 def test_an_increment_on_another_log_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
-    old = backed_up(source, folder)
+    old = without_history(folder, backed_up(source, folder))
     source.put_new_cells(rides(300, 50))
-    newer = backed_up(source, folder)
+    newer = without_history(folder, backed_up(source, folder))
     with restored_into(tmp_path / "new", folder, old) as store:
         store.put_new_cells(rides(600, 200))
         with pytest.raises(ProtectData, match="is not the log that backup"):
@@ -384,18 +387,36 @@ def test_a_restore_that_is_killed_leaves_nothing_and_starts_over(source: Datasto
         assert logs(store) == logs(source)
 
 
-def test_a_restored_store_is_a_history_of_its_own_and_names_its_parent(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+def test_a_restored_store_is_a_history_of_its_own_that_names_its_parent_and_keeps_its_origin(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    first = source.engine.history
+    assert first == History(first.history_id, "", first.history_id)
     backup = backed_up(source, folder)
-    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
-    identities = {source.history_id}
+    assert backup.manifest.history == first
     for name in ("one", "two"):
-        with SqliteTarget(tmp_path / name / "trips", "trips", SHARDS) as target:
-            restore(dataclasses.replace(made, parent=source.history_id), target)
-        with Datastore.open_embedded(tmp_path / name, "trips", SHARDS) as store:
-            identities.add(store.history_id)
-        with closing(sqlite3.connect(tmp_path / name / "trips" / CELLS_FILE)) as connection:
-            assert connection.execute("SELECT parent FROM history").fetchall() == [(source.history_id,)]
-    assert len(identities) == 3, "one backup restored twice is two histories"
+        restored_into(tmp_path / name, folder, backup).close()
+    with Datastore.open_embedded(tmp_path / "one", "trips", SHARDS) as one, Datastore.open_embedded(tmp_path / "two", "trips", SHARDS) as two:
+        assert len({source.history_id, one.history_id, two.history_id}) == 3, "one backup restored twice is two histories"
+        assert one.engine.history == History(one.history_id, first.history_id, first.history_id)
+        again = BackupFolder(tmp_path / "again")
+        with restored_into(tmp_path / "three", again, backed_up(one, again)) as three:
+            assert three.engine.history == History(three.history_id, one.history_id, first.history_id)
+            assert three.origin_id == source.origin_id
+
+
+def test_an_increment_on_a_backup_of_another_history_is_refused_with_both_ids(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    backup = backed_up(source, folder)
+    with restored_into(tmp_path / "new", folder, backup) as store:  # its cells are those of the backup, to the last
+        with pytest.raises(ProtectData, match=f"{backup.name} belongs to history {source.history_id}, the store to {store.history_id}.*Take a full backup"):
+            backed_up(store, folder, onto=backup)
+        assert [each.name for each in folder.look()[0]] == [backup.name]
+        assert backed_up(store, folder, onto=backed_up(store, folder)).manifest.history.parent == source.history_id
+
+
+def test_a_manifest_of_before_there_were_histories_carries_increments_by_its_cells(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    backup = without_history(folder, backed_up(source, folder))
+    assert backed_up(source, folder, onto=backup).manifest.history == source.engine.history
+    with restored_into(tmp_path / "new", folder, backup) as store:
+        assert store.engine.history == History(store.history_id, "", store.history_id)
 
 
 def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
 
-from consumers.billing.app import STATUS_COLUMN, bill_trip, idempotency_key
+from consumers.billing.app import STATUS_COLUMN, bill_trip
 from consumers.billing.card_provider import CardDeclined, KeyReused, SandboxCardProvider, declines_first
+from consumers.billing.charge_keys import ChargeKeys
 from store.cells import Cell
 from store.datastore import Datastore
 from store.errors import InvalidRequest
@@ -39,14 +39,14 @@ def test_an_amount_that_is_no_number_of_cents_is_refused_and_nothing_is_charged_
 ) -> None:
     cell = trip(datastore, 1, {"total_cents": amount, "payment": payment})
     with pytest.raises(InvalidRequest, match="not a number of cents"):
-        bill_trip(cell.row_key, cell, datastore, provider)
+        bill_trip(cell.row_key, cell, datastore, provider, ChargeKeys())
     assert provider.totals() == (0, 0, 0)
     assert datastore.get_cell_latest(cell.row_key, STATUS_COLUMN) is None
 
 
 def test_nothing_is_charged_for_nothing_and_a_trip_without_a_fare_is_settled(datastore: Datastore, provider: SandboxCardProvider) -> None:
     cell = trip(datastore, 1, {"total_cents": 0, "payment": "cash"})
-    bill_trip(cell.row_key, cell, datastore, provider)
+    bill_trip(cell.row_key, cell, datastore, provider, ChargeKeys())
     status = datastore.get_cell_latest(cell.row_key, STATUS_COLUMN)
     assert status is not None
     assert status.body == {"status": "settled_cash", "amount_cents": 0, "charge_id": None}
@@ -67,10 +67,3 @@ def test_a_card_that_is_declined_is_charged_the_second_time(provider: SandboxCar
     assert provider.totals() == (0, 0, 1)
     assert provider.charge("key", DECLINED, 100).amount_cents == 100
     assert provider.totals() == (1, 100, 1)
-
-
-def test_keys_of_cells_with_one_id_in_two_shards_differ() -> None:
-    def cell(shard: int, added_id: int) -> Cell:
-        return Cell(UUID(int=1), "BASE", 1, {}, shard, added_id, datetime(2026, 1, 1, tzinfo=UTC))
-
-    assert len({idempotency_key(cell(*place)) for place in ((1, 2), (2, 1), (1, 12), (11, 2))}) == 4

@@ -67,4 +67,4 @@ def test_the_drain_leaves_an_accepted_one_to_a_person_and_goes_on_with_the_other
     own = Own()
     drain = BufferDrain({"other": cast("BufferTable", table)}, lambda _: cast("Cluster", own), lambda _: 0)
     assert drain.drain_once() == 1
-    assert table.calls == [("mark_conflict", 1), ("remove", [3]), ("remove", [2])]
+    assert table.calls == [("mark_conflict", 1), ("remove_copies", [HURT]), ("remove", [2])]

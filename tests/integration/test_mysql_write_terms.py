@@ -1,4 +1,4 @@
-"""A write carries the leader epoch that its writer believes in; a server of another epoch refuses it and writes nothing."""
+"""A put carries the leader epoch that its writer believes in; a shard of another epoch refuses it, though the server's role has that epoch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from store.cells import NewCell, Outcome
+from store.clusters.roles import Role, write_role
 from store.engines.contract import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql_guard import ROLE_KEY
 from store.errors import StaleWriter
 from tests.services.local_mariadb import MariaDB
 
@@ -29,9 +32,12 @@ def engine(empty_mariadb: MariaDB) -> Iterator[MySqlEngine]:
 
 @pytest.mark.parametrize("epoch", [4, 6])
 def test_a_write_of_another_epoch_is_refused_and_nothing_is_written(engine: MySqlEngine, epoch: int) -> None:
+    terms = WriteTerms(epoch, semi_sync=False)
+    write_role(engine.state, Role("c1", "a", epoch))
     with pytest.raises(StaleWriter, match=f"is in leader epoch 5, the write came with {epoch}"):
-        engine.put([CELL], WriteTerms(epoch, semi_sync=False))
+        engine.put([CELL], terms)
     assert engine.get([CELL.triple]) == [None]
     assert {head.next_added_id for head in engine.heads().values()} == {0}
+    engine.state.commit({ROLE_KEY: msgspec.json.encode(Role("c1", "a", 5))}, None, terms)
     [result] = engine.put([CELL], WriteTerms(5, semi_sync=False))
     assert (result.outcome, result.added_id) == (Outcome.STORED, 0)

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"
 def raised(cluster: TestCluster, engine: ClusteredEngine) -> Iterator[TestCluster]:
     """Master a died; b raised epoch 1, and died before any node followed it; a is back as it was, and takes writes."""
     put_until_stored(engine, cells(range(10)))
+    eventually(lambda: checksums(cluster, "b") == checksums(cluster, "c") == checksums(cluster, "a"), "both minions have all, so b may be chosen")
     cluster.servers["a"].kill()
     set_failpoint("promote.after_raise", "raise")
     with pytest.raises(FailpointReached):

@@ -19,7 +19,8 @@ from store.backups.restore import plan, restore
 from store.cells import Triple
 from store.datastore import Datastore
 from store.engines.contract import Head, LocatedCell, Replica
-from store.engines.sqlite import CELLS_FILE, position_of
+from store.engines.sqlite_cells import position_of
+from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget
 from store.errors import DataDamaged, StorageUnavailable
 from store.limits import ADDED_ID_MAX

@@ -17,6 +17,7 @@ from tests.rides import rides
 
 pytestmark = pytest.mark.integration
 
+LOST = "shard 2 has no cells from added_id 10 to 14"
 CONFIG = "datastore: {shards: 4}\nworkers: [{port: 0}]\n"
 
 
@@ -33,12 +34,9 @@ def test_a_log_that_lacks_cells_ends_verify_and_a_backup_with_1(tmp_path: Path) 
         assert cellfeed("verify", "--run-dir", str(run_dir)).returncode == 0
         lose(run_dir, 2, 10, 14)
         told = cellfeed("verify", "--run-dir", str(run_dir))
-        assert (told.returncode, "shard 2 lacks cells 10 to 14" in told.stdout) == (1, True)
-        as_json = cellfeed("verify", "--run-dir", str(run_dir), "--json")
-        assert as_json.returncode == 1
-        assert json.loads(as_json.stdout)["shards"][2]["missing"] == [{"from": 10, "to": 14}]
+        assert (told.returncode, LOST in told.stderr.replace("\n", " ")) == (1, True), told.stderr
         backup = cellfeed("backup", "create", str(tmp_path / "backups"), "--run-dir", str(run_dir))
-        assert (backup.returncode, "shard 2 lacks cells 10 to 14" in backup.stderr) == (1, True)
+        assert (backup.returncode, LOST in backup.stderr.replace("\n", " ")) == (1, True), backup.stderr
 
 
 def test_a_restore_beside_a_newer_backup_is_refused_with_3_and_told_to_goes_above_it(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from cellfeed.cli.main import command_line
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
 from store.backups.manifest import decode_manifest, encode_manifest
-from store.backups.marker import MANIFEST
+from store.backups.marker import MANIFEST, Marker, write_marker
 from store.backups.prune import DAY_US
+from store.backups.sealed import FORMATS
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, set_failpoint
 from tests.rides import rides
@@ -51,6 +52,15 @@ def link_to_folder(place: Path) -> None:
     target = place.with_name(f"{place.name}.target")
     foreign_folder(target)
     place.symlink_to(target)
+
+
+def link_to_killed_backup(place: Path) -> None:
+    """What it links to is a rest that the next backup would remove, and lies elsewhere."""
+    elsewhere = place.with_name(f"{place.name}.elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / place.name).mkdir()
+    write_marker(elsewhere / place.name, Marker(FORMATS[-1], "0" * 32, place.name, "trips", SHARDS, 1, 1))
+    place.symlink_to(elsewhere / place.name)
 
 
 def dangling_link(place: Path) -> None:
@@ -116,7 +126,7 @@ def unfinished(place: Path, datastore: str, name: str | None = None) -> Path:
 KINDS: dict[str, Callable[[Path], None]] = {
     each.__name__: each
     for each in (
-        foreign_file, foreign_folder, empty_folder, link_to_folder, dangling_link, unmarked_rest, other_tools_backup, unreadable_folder,
+        foreign_file, foreign_folder, empty_folder, link_to_folder, link_to_killed_backup, dangling_link, unmarked_rest, other_tools_backup, unreadable_folder,
         running_datastore, a_foreign_marker, a_damaged_marker, unfinished_of_another_datastore, backup_of_another_datastore,
     )
 }  # fmt: skip

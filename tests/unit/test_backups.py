@@ -431,6 +431,16 @@ def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(source: 
         assert sum(ends(store).values()) == 300
 
 
+def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
+    backup = backed_up(source, folder)
+    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), (), {}, NOW_US, "a test")
+    place, there = tmp_path / "new" / "trips", list[bool]()
+    with SqliteTarget(place, "trips", SHARDS) as target:
+        restore(made, target, before_open=lambda: there.append(place.exists()))
+    assert there == [False]
+    assert place.exists()
+
+
 def test_nobody_opens_a_store_that_is_being_restored(source: Datastore, folder: BackupFolder, tmp_path: Path) -> None:
     refused = []
 

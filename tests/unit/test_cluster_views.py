@@ -101,6 +101,15 @@ def test_a_minion_of_another_epoch_raises_no_watermark(cluster: Cluster, nodes: 
     assert cluster.heads()[0].watermark == 7
 
 
+def test_a_node_that_follows_and_is_no_minion_raises_no_watermark(nodes: dict[str, Node]) -> None:
+    role = Role("c1", "a", 1, ["b"])
+    made = Cluster("c1", [cast("StorageNode", node) for node in nodes.values()], [0])
+    for name, held in (("a", 10), ("b", 7), ("c", 9)):
+        nodes[name].says(held, role)
+    assert made.heads()[0].watermark == 7, "a promotion may choose b, and leave c out"
+    assert made.replicated() == {0: 7}
+
+
 def test_a_slow_commit_is_unknown_when_another_master_was_promoted_meanwhile(cluster: Cluster, nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "ROLE_FRESH_S", 0.0)
     nodes["a"].after_call = lambda: nodes["b"].says(11, ROLE.promoted("b", ["c"], "", 2))

@@ -150,3 +150,9 @@ def test_a_store_without_an_identity_keeps_the_older_keys_and_records_nothing(da
     assert datastore.state.list("billing/") == []
     assert ChargeKeys().of(cell, datastore) == key_of_place(cell)  # from `cluster migrate` on it records the heads
     assert ChargeKeys().of(put(datastore, TRIPS[1]), datastore).startswith(f"billing-{datastore.origin_id}-")
+
+
+def test_older_keys_of_cells_with_one_id_in_two_shards_differ(datastore: Datastore) -> None:
+    firsts = {cell.shard: cell for cell in (put(datastore, trip) for trip in TRIPS) if cell.added_id == 0}
+    assert len(firsts) > 1
+    assert len({key_of_place(cell) for cell in firsts.values()}) == len(firsts)

@@ -13,7 +13,7 @@ from tests.services.small_disk import NoSmallDisk
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("mariadb-cluster")
+@pytest.mark.xdist_group("mariadb-faults")
 @pytest.mark.parametrize("kind", [kind for kind in CLUSTER_KINDS if kind not in LONG_KINDS])
 def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
     if reason := local_mariadb.why_not():

@@ -26,7 +26,7 @@ def of_today() -> list[tuple[str, Plant]]:
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("mariadb-cluster")
+@pytest.mark.xdist_group("mariadb-faults")
 @pytest.mark.parametrize(("kind", "plant"), [pytest.param(kind, plant, id=f"{kind}: {plant.what}") for kind, plant in of_today()])
 def test_a_planted_defect_is_found(kind: str, plant: Plant) -> None:
     if reason := local_mariadb.why_not():

@@ -20,7 +20,7 @@ import pytest
 from pymysql.connections import Connection
 
 from store.cells import NewCell, Outcome, new_cell
-from store.engines import mysql_connections, mysql_put
+from store.engines import mysql_cells, mysql_connections, mysql_put
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_checks import PACKET_BYTES_MIN
 from store.engines.mysql_connections import MySqlServer, query
@@ -460,8 +460,8 @@ def test_a_group_larger_than_any_packet_is_written_whole(engine: MySqlEngine, pr
 
 
 def test_rows_of_one_shard_are_cut_into_statements_of_a_packet_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql_put, "PACKET_BYTES_MAX", 10)
-    assert list(mysql_put.parts(["12345", "1234", "123", "1" * 50, "1"])) == [["12345", "1234"], ["123"], ["1" * 50], ["1"]]
+    monkeypatch.setattr(mysql_cells, "PACKET_BYTES_MAX", 10)
+    assert list(mysql_cells.parts(["12345", "1234", "123", "1" * 50, "1"])) == [["12345", "1234"], ["123"], ["1" * 50], ["1"]]
 
 
 # --- the machine -------------------------------------------------------------------------------------------------------------

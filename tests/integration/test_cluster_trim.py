@@ -131,7 +131,7 @@ def test_a_trim_of_another_leader_epoch_or_on_an_old_master_is_refused(cluster: 
     engine.put(cells(1, 10))
     on_every_node(engine, 10)
     with closing(MySqlEngine(MySqlServer(cluster.servers["a"].url), DATASTORE, SHARDS)) as node:
-        with pytest.raises(StaleWriter, match="leader epoch 0 .*the write came with 7"):
+        with pytest.raises(StaleWriter, match=r"leader epoch 0 .*the write came with 7"):
             node.trim(SHARD, 5, terms=WriteTerms(7))
         promote(cluster.admin)
         with pytest.raises(StorageUnavailable, match="read-only"):

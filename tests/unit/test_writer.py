@@ -336,17 +336,20 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
 
 
 def test_a_writer_that_has_ended_says_so_everywhere() -> None:
+    def is_in_trouble() -> bool:
+        return any("writer-trips" in trouble for trouble in background.troubles())  # a loop of another test may be, too
+
     engine, hook = GatedEngine(), Hook(FailpointReached("on_commit"))
     engine.gate.set()
     writer = writer_over(engine, hook)
     with pytest.raises(OutcomeUnknown):
         writer.submit([cell(0)]).result(10)
     deadline_s = time.monotonic() + 10
-    while not background.troubles():
+    while not is_in_trouble():
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
     with pytest.raises(StorageUnavailable, match="is dead"):
         writer.submit([cell(1)])
-    assert "writer-trips" in background.troubles()[0]
+    assert is_in_trouble()
     writer.close()
-    assert background.troubles() == []
+    assert not is_in_trouble()

@@ -75,6 +75,8 @@ class VersionsMachine(RuleBasedStateMachine):
             else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
+        # Made now: the first index is recorded in the file of the cells, whose lock a step of an erasure holds while this one thread plays the other process.
+        assert self.engine.indexes is not None
         self.coordinator = StoreCoordinator(self.engine.state)
         self.catalog = self.datastore.indexes.catalog
         self.kept: dict[int, _Kept] = {}

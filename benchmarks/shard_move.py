@@ -43,9 +43,10 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
     with ExitStack() as stack:
         servers = {"c1": stack.enter_context(mariadb()), "c2": stack.enter_context(mariadb())}
         clusters = {name: ClusterServers(name, "trips", 1, {"a": MySqlServer(server.url)}, semi_sync=False) for name, server in servers.items()}
+        divided = even_map("trips", 1, ["c1"])  # one map, as one history
         for cluster in clusters.values():
             stack.callback(cluster.close)
-            init_cluster(cluster, even_map("trips", 1, ["c1"]))
+            init_cluster(cluster, divided)
         openers = {name: {"a": lambda timeout_s, url=server.url: MySqlEngine(MySqlServer(url, timeout_s), "trips", 1)} for name, server in servers.items()}
         datastore = stack.enter_context(Datastore(ClusteredEngine("trips", 1, openers)))
         puts = taxi_cells(cells)

@@ -1,4 +1,4 @@
-"""shard list, moves, move, resume, rollback, clean; rebalance: shards on their way between the clusters of a datastore."""
+"""shard list, moves, move, resume, rollback, diff, clean; rebalance: shards on their way between the clusters of a datastore."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from store.clusters.engine import ClusteredEngine
 from store.clusters.moves import mover
 from store.clusters.moves.rebalance import plan_moves
+from store.clusters.moves.shard_diff import diff_shard
 from store.clusters.moves.shard_notes import Clusters
 from store.clusters.moves.underway import owners as owners_of
 from store.clusters.moves.underway import underway
@@ -111,9 +112,39 @@ def rollback(shard: ShardsOption, config: ConfigOption = None, run_dir: RunDirOp
             _done(as_json, {"shard": number, "serves": found.source}, f"shard {number} is on {found.source}, as before")
 
 
+@app.command("diff")
+def diff(shard: SomeShardsOption = None, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Compare what nodes have of shards: minions with their master, source and target of a move, what is kept of one that was moved.
+
+    By digests that the servers make of ranges of ids; the first cells that differ are named, with what differs. Everything may be at work meanwhile. Exits with
+    1 when a node differs, or does not answer.
+    """
+    equal = True
+    with _opened(config, run_dir) as moving, progress_bar() as bar:
+        for number in _shards(shard, moving.shards) if shard else range(moving.shards):
+            task = bar.add_task(f"shard {number} (ids)", total=None)
+            found = diff_shard(moving.clusters, number, lambda ids, task=task: bar.advance(task, ids))  # type: ignore[misc]
+            equal = equal and found.equal
+            bar.remove_task(task)
+            if as_json:
+                print_json({**asdict(found), "equal": found.equal})
+                continue
+            for copy, ids in found.compared.items():
+                differing = any(each.copy == copy for each in found.differences)
+                console.print(f"shard {number}: {copy} {'differs from' if differing else 'equals'} {found.reference} in {ids} ids", highlight=False)
+            for line in (*found.differences, *(f"shard {number}: {node} is not compared: {why}" for node, why in found.silent.items())):
+                console.print(f"  {line}", style="red", highlight=False)
+    if not equal:
+        raise typer.Exit(1)
+
+
 @app.command("clean")
 def clean(shard: SomeShardsOption = None, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
-    """Drop what clusters still keep of shards that were moved away from them. Nobody reads it; afterwards it is gone."""
+    """Drop what clusters still keep of shards that were moved away from them. Nobody reads it; afterwards it is gone.
+
+    It is compared first, with every node that serves the shard now. While one of those lacks a cell, or has another one, than what is kept in good order,
+    nothing is dropped (exit code 3): `cellfeed shard diff` names it.
+    """
     with _opened(config, run_dir) as moving:
         kept = [each.shard for each in underway(moving.clusters) if each.stage == "kept"]
         for number in _shards(shard, moving.shards) if shard else kept:

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from typing import Final, TypeVar
 
 from store.clusters.failover import cluster_role, master_state
+from store.clusters.moves.shard_copies import copy_on
+from store.clusters.moves.shard_diff import refuse_loss
 from store.clusters.moves.shard_notes import Clusters, told_by
 from store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
 from store.clusters.moves.underway import Underway, underway_of
@@ -83,14 +85,15 @@ def _unknown_owner(clusters: Clusters, shard: int) -> str | None:
 
 def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], None]) -> str:
     """Drops what the source keeps of a shard that was moved; returns the source's name. Raises NotFound when nothing is kept, ProtectData when not every node
-    of the target has told that it serves the shard, or a cluster does not know the new map."""
+    of the target has told that it serves the shard, a cluster does not know the new map, or the source has a cell in good order that a node of the target lacks
+    or has otherwise."""
     told = {each: told_by(cluster, cluster_role(cluster)[0]) for each, cluster in clusters.items()}
     if not any(shard in served for served, *_ in told.values()):
         raise ProtectData(f"no cluster serves shard {shard}: `cellfeed shard moves` says where its move is")
-    kept = [(each, told_of.leaving[shard]) for each, told_of in told.items() if shard in told_of.leaving]
-    if not kept:
+    noted = [(each, told_of.leaving[shard]) for each, told_of in told.items() if shard in told_of.leaving]
+    if not noted:
         raise NotFound(f"no cluster keeps anything of shard {shard}")
-    name, left = kept[0]
+    name, left = noted[0]
     for owner in clusters.values():
         known = read_map(master_state(owner))
         if known is None or known.by_shard()[shard] == name:
@@ -98,10 +101,20 @@ def clean(clusters: Clusters, shard: int, complete_dictionaries: Callable[[], No
     target = clusters[next(each for each, (served, *_) in told.items() if shard in served)]
     complete_dictionaries()
     with opened_side(target, shard) as side:
-        lacking = [node for node, each in side.on_members().items() if not each.serves or each.serves[1] < left.next_added_id]
+        members = side.on_members()
+        lacking = [node for node, each in members.items() if not each.serves or each.serves[1] < left.next_added_id]
         if lacking:
             raise ProtectData(f"node {lacking[0]} of cluster {target.name} does not have all of shard {shard} yet; clean later")
         with opened_side(clusters[name], shard) as source:
+
+            def alive(_: int) -> None:
+                """Both locks are used while tables are compared: nobody takes this process for dead."""
+                side.standing()
+                source.standing()
+
+            served = [copy_on(target, node, shard, each, is_master=node == side.role.master) for node, each in members.items()]
+            if (kept := copy_on(clusters[name], source.role.master, shard, source.standing(), is_master=True)) is not None and kept.kind == "kept":
+                refuse_loss(shard, [each for each in served if each is not None], kept, alive)
             failpoint("move.inside_clean")
             source.drop_kept()
             try:

@@ -13,6 +13,8 @@ from typing import Final
 from store.clusters.failover import cluster_role, master_state
 from store.clusters.moves.index_copy import copy_entries
 from store.clusters.moves.log_copy import copy_log
+from store.clusters.moves.shard_copies import copy_on
+from store.clusters.moves.shard_diff import refuse_loss
 from store.clusters.moves.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
 from store.clusters.moves.shard_side import ShardSide, open_side
 from store.clusters.moves.underway import fence_of
@@ -145,6 +147,7 @@ class Move:
         """Until little is left to do behind a fence. Raises StorageUnavailable when a node of either side does not get on."""
         there = target.standing().arriving
         if there is None or there.source != source.cluster.name:
+            self._keep_good_copy(source, target)
             target.begin(source.cluster.name, new_token(), _serves(source.standing())[0])
             failpoint("move.after_begin")
         target.hide()
@@ -163,6 +166,20 @@ class Move:
                 told = f"{copied} of {end} cells are on all nodes of the source and copied, {arrived} have arrived on all nodes of the target"
                 raise StorageUnavailable(f"the copy of shard {self._shard} does not get on: {told}")
             time.sleep(_PAUSE_S)
+
+    def _keep_good_copy(self, source: ShardSide, target: ShardSide) -> None:
+        """What the target keeps of the shard, from when it left, is dropped where the copy begins: not while it alone has a cell in good order. Raises
+        ProtectData."""
+        role, there = target.role, target.standing()
+        kept = copy_on(target.cluster, role.master, self._shard, there, is_master=True) if there.leaving and not there.arriving else None
+        served = copy_on(source.cluster, source.role.master, self._shard, source.standing(), is_master=True)
+        if kept is not None and kept.kind == "kept" and served is not None:
+
+            def alive(_: int) -> None:
+                source.standing()
+                target.standing()
+
+            refuse_loss(self._shard, [served], kept, alive)
 
     def _end_erasures(self, source: ShardSide, target: ShardSide) -> None:
         """Every node of the source has the mark before the first cell is copied, so no promotion undoes it: what is erased is erased before it is copied. A

@@ -1,0 +1,86 @@
+"""Which nodes have cells of a shard, and as what: the nodes of the cluster that serves it, a copy that is being made, and what a cluster keeps of one that has
+left it. Read only, and without the shard's lock: a move meanwhile makes an answer that is repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pymysql
+
+from store.clusters.failover import cluster_role
+from store.clusters.moves.shard_notes import HIDDEN, Clusters, Standing, standing
+from store.clusters.storage import ClusterServers
+from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_errors import failed
+from store.engines.mysql_migrations import Layout
+from store.errors import CellfeedError
+
+Kind = Literal["serves", "arriving", "kept"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCopy:
+    """The cells of a shard on one node. ``ids``: those that it says it has. ``is_master``: of its cluster."""
+
+    cluster: str
+    node: str
+    kind: Kind
+    table: str
+    ids: range
+    is_master: bool
+    server: MySqlServer
+    meta: str
+
+    def __str__(self) -> str:
+        return f"node {self.node} of cluster {self.cluster}" + {"serves": "", "arriving": " (a copy that is being made)", "kept": " (what it keeps)"}[self.kind]
+
+    def log_start(self, shard: int) -> int:
+        """Where the log starts there now; it only rises. Raises StorageUnavailable."""
+        sql = " UNION ALL ".join(f"SELECT log_start FROM {self.meta}.{name} WHERE shard = {shard}" for name in ("shard_counter", "shard_leaving"))
+        with self.server.connection() as connection:
+            return max((int(start) for (start,) in query(connection, sql)), default=0)
+
+
+def copies_of(clusters: Clusters, shard: int) -> tuple[list[ShardCopy], dict[str, str]]:
+    """Every node's copy, and why the other nodes tell of none. Raises StorageUnavailable when no node of a cluster says who is master."""
+    found: list[ShardCopy] = []
+    silent: dict[str, str] = {}
+    for cluster in clusters.values():
+        role, away = cluster_role(cluster)
+        silent.update({f"{cluster.name}/{node}": why for node, why in away.items()})
+        for node in (role.master, *role.minions):
+            if node in away:
+                continue
+            try:
+                told = standing_on(cluster, node, shard)
+            except CellfeedError as error:
+                silent[f"{cluster.name}/{node}"] = str(error)
+                continue
+            if (copy := copy_on(cluster, node, shard, told, is_master=node == role.master)) is not None:
+                found.append(copy)
+    return found, silent
+
+
+def standing_on(cluster: ClusterServers, node: str, shard: int) -> Standing:
+    """What a node says of the shard. Raises StorageUnavailable."""
+    server = cluster.server(node)
+    with server.connection() as connection:
+        try:
+            return standing(connection, Layout(cluster.datastore, cluster.shards), shard)
+        except pymysql.err.MySQLError as error:
+            raise failed(server, error) from error
+
+
+def copy_on(cluster: ClusterServers, node: str, shard: int, told: Standing, *, is_master: bool) -> ShardCopy | None:
+    """The copy that a node has, by what it says of the shard; None where it has none."""
+    if told.serves is not None:
+        kind, ids = "serves", range(*told.serves)
+    elif told.arriving is not None:
+        kind, ids = "arriving", range(told.arriving.next_added_id)
+    elif told.leaving is not None and told.has_tables:
+        kind, ids = "kept", range(told.leaving.log_start, told.leaving.next_added_id)
+    else:
+        return None
+    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if told.hidden else ''}cell"
+    return ShardCopy(cluster.name, node, kind, table, ids, is_master, cluster.server(node), cluster.meta)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ _VERBS: Final = {
     "scan": "cells",
     "tail": "cells",
     "verify": "verify",
+    "check": "check",
     "trim": "trim",
     "restore": "restore",
     "erase": "erase",

@@ -15,6 +15,7 @@ from benchmarks import (
     at_most,
     backup,
     benchmark_names,
+    check,
     coordination,
     dictionary,
     encoding,
@@ -45,6 +46,7 @@ from tests.services import local_kafka, local_mariadb
 
 SMALL = {
     "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),
+    "check": lambda: check.figures(sizes=(500,), runs=1, stores=["embedded"]),
     "coordination": lambda: coordination.figures(runs=1, shards=16, commits=64),
     "dictionary": lambda: dictionary.figures(runs=1, trips=1_500),
     "encoding": lambda: encoding.figures(runs=1),

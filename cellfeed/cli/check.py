@@ -1,0 +1,54 @@
+"""check: a datastore against itself, in every file or on every node."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
+from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
+
+
+def check(
+    indexes: Annotated[bool, typer.Option(help="Hold the entries of indexes against the cells as well.")] = True,
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for indexes to come to the ends of the logs, in seconds.")] = 10.0,
+    config: ConfigOption = None,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for damage: in the files of an embedded store, or on every node of the clusters, beside live writes.
+
+    Identities of histories; SQLite's integrity_check, or CHECK TABLE; ids that a log lacks; the checksum of every cell; counters, keys and index entries
+    against the cells. Each finding names its place, shard and added_id. Exits with 1 when anything is wrong, or could not be looked at.
+    """
+    from cellfeed.checking import cells_to_check, check_indexes, check_storage
+    from store.checks.findings import Findings
+
+    settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
+    with progress_bar() as bar:
+        task = bar.add_task(f"checking {settings.datastore.name} (cells)", total=cells_to_check(settings, run_dir))
+        check_storage(settings, run_dir, found, lambda cells: bar.advance(task, cells))
+    seconds = time.monotonic() - began_s
+    if indexes:
+        with errors.status("indexes") as status:
+            check_indexes(config, run_dir, wait_s, found, status.update)
+    for each in found.found:
+        if as_json:
+            print_json(each.as_json())
+        else:
+            console.print(Text(str(each), "yellow" if each.mended else "red"), soft_wrap=True)
+    if as_json:
+        counts = {"cells": found.cells, "findings": len(found.found) + found.unnamed, "without_checksum": found.without_checksum}
+        print_json({"well": found.well, **counts, "seconds": round(seconds, 3)})
+    else:
+        if found.unnamed:
+            console.print(f"{found.unnamed} more findings are not named", style="red", highlight=False)
+        if found.without_checksum:
+            console.print(f"{found.without_checksum} cells of an earlier version have no checksum: `cellfeed scrub` adds it", highlight=False)
+        told = "nothing is wrong" if found.well else f"{len(found.found) + found.unnamed} findings"
+        console.print(f"{found.cells} cells looked at in {seconds:.1f} s: {told}", highlight=False)
+    if not found.well:
+        raise typer.Exit(1)

@@ -18,9 +18,8 @@ import pymysql
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from store.body_codec import decode_body
+from store.body_codec import cell_from_stored, decode_body
 from store.cells import new_cell
-from store.datastore import cell_from_stored
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX

@@ -23,7 +23,7 @@ from bridge.gateway.declared_topics import VirtualTopic, check_topics
 from bridge.gateway.limits import BLOCKS_BYTES_MAX
 from bridge.gateway.listeners import Listener, check_listener
 from bridge.typed.declaration import ColumnSchema, check_schemas
-from store.datastore import check_datastore_name
+from store.arguments import check_datastore_name
 from store.engines.mysql_connections import parse_mysql_url
 from store.errors import InvalidRequest, ProtectData
 from store.limits import SHARDS_MAX

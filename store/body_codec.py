@@ -23,12 +23,13 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 import msgpack
 import zstandard
 
 from store import json_body
-from store.cells import ERASED_JSON, NewCell
+from store.cells import ERASED_JSON, Cell, NewCell, StoredCell, moment
 from store.dictionaries.dictionary import ID_BYTES
 from store.dictionaries.known import KnownDictionary, forget_all, known_dictionary
 from store.errors import CellfeedError, DataDamaged
@@ -257,3 +258,17 @@ def _inflate(data: bytes) -> bytes:
     if inflater.unconsumed_tail or not inflater.eof or inflater.unused_data:
         raise DataDamaged("a stored body is cut short, has bytes behind its end, or inflates beyond its limit")
     return content
+
+
+def cell_from_stored(shard: int, stored: StoredCell, *, stale: bool = False) -> Cell:
+    """The cell of a log entry, its body decompressed. Raises DataDamaged."""
+    return Cell(
+        row_key=UUID(bytes=stored.row_key),
+        column_name=stored.column_name,
+        ref_key=stored.ref_key,
+        body_json=decode_body(stored.body),
+        shard=shard,
+        added_id=stored.added_id,
+        created_at=moment(stored.created_at_us),
+        stale=stale,
+    )

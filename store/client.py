@@ -14,10 +14,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
+from store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
 from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
 from store.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
 from store.client_attempts import Attempts
-from store.datastore import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
 from store.engines.contract import Head, Replica
 from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
 from store.http_messages import (

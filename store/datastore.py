@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 from uuid import UUID
 
 from store import forks
 from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from store.body_codec import DEFAULT_CODEC, decode_body, is_erased
+from store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
+from store.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
 from store.cells import (
     Cell,
     NewCell,
     Outcome,
     PutResult,
-    StoredCell,
     Triple,
     check_column_name,
     check_ref_key,
     check_row_key,
     microseconds,
-    moment,
     new_cell,
 )
 from store.dictionaries.trainer import DictionaryTrainer
-from store.engines.contract import Engine, Head, LocatedCell, Replica, StateTable
+from store.engines.contract import Engine, Head, LocatedCell, StateTable
 from store.engines.sqlite import SqliteEngine
 from store.erasures import ErasureNotes
 from store.errors import (
     CellfeedError,
-    InvalidLocation,
     InvalidRequest,
     InvalidRowKey,
     OutcomeUnknown,
@@ -42,17 +39,15 @@ from store.errors import (
     Unavailable,
 )
 from store.failpoints import declare, failpoint
-from store.limits import ADDED_ID_MAX, PUT_TIMEOUT_S, READ_KEYS_MAX, SCAN_CELLS_MAX
+from store.indexes.erased import take_out
+from store.indexes.query import Indexes
+from store.indexes.request import Filter, IndexPage, QueryOptions
+from store.limits import PUT_TIMEOUT_S
 from store.put_answers import PutAnswer, Then
 from store.put_batches import put_in_batches
 from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
 from store.writers import Writers
-
-if TYPE_CHECKING:
-    from store.indexes.query import Indexes
-    from store.indexes.request import Filter, IndexPage, QueryOptions
-
 
 declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
 
@@ -66,7 +61,7 @@ class Datastore:
         self._poker = Poker(engine.state)
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
-        self._indexes: Indexes | None = None
+        self._indexes = Indexes(engine)
         self.unended_erasures = ErasureNotes(engine.state)
         self._when_erased: list[Callable[[UUID], object]] = []
 
@@ -169,14 +164,12 @@ class Datastore:
         return erased
 
     def _erase(self, row_key: UUID) -> ErasedRow:
-        from store.indexes.erased import take_out
-
         key = row_key.bytes
         # The log is told first, then the indexes, then the bodies go: they alone say where the entries are.
         self.engine.erase(key, 0)
         self._poker.poke()
         failpoint("datastore.erase.told")
-        take_out(self, key)
+        take_out(self.engine, self.indexes, key)
         failpoint("datastore.erase.taken_out")
         cells, done = 0, False
         while not done:
@@ -255,10 +248,6 @@ class Datastore:
     @property
     def indexes(self) -> Indexes:
         """The secondary indexes of this datastore."""
-        if self._indexes is None:
-            from store.indexes.query import Indexes
-
-            self._indexes = Indexes(self)
         return self._indexes
 
     def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]) -> IndexPage:
@@ -288,57 +277,6 @@ class Datastore:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def cell_from_stored(shard: int, stored: StoredCell, *, stale: bool = False) -> Cell:
-    """The cell of a log entry, its body decompressed. Raises DataDamaged."""
-    return Cell(
-        row_key=UUID(bytes=stored.row_key),
-        column_name=stored.column_name,
-        ref_key=stored.ref_key,
-        body_json=decode_body(stored.body),
-        shard=shard,
-        added_id=stored.added_id,
-        created_at=moment(stored.created_at_us),
-        stale=stale,
-    )
-
-
-def check_datastore_name(name: object) -> str:
-    """A datastore's name: it is a Kafka topic, a folder and part of a database's name. Raises InvalidRequest."""
-    if isinstance(name, str) and 0 < len(name) <= 48 and name.isascii() and name[0].isalpha() and name.replace("_", "a").isalnum() and name.islower():
-        return name
-    raise InvalidRequest(f"datastore name {ascii(name)[:80]} must be 1 to 48 of a-z, 0-9 and _, beginning with a letter")
-
-
-def check_key_count(keys: Sequence[object]) -> None:
-    """Raises InvalidRequest when a batch read asks for more than ``READ_KEYS_MAX`` keys."""
-    if len(keys) > READ_KEYS_MAX:
-        raise InvalidRequest(f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call")
-
-
-def check_read_from(read_from: object) -> Replica:
-    """Where a read goes first: ``master`` or ``minion``. Raises InvalidRequest."""
-    try:
-        return Replica(read_from)  # type: ignore[arg-type]  # whatever it is, an unknown value is refused
-    except ValueError:
-        raise InvalidRequest(f"read_from {ascii(read_from)[:80]} must be {' or '.join(map(repr, map(str, Replica)))}") from None
-
-
-def check_scan_limit(limit: object) -> int:
-    """Raises InvalidRequest unless ``limit`` is 1 to ``SCAN_CELLS_MAX``."""
-    if type(limit) is not int or not 1 <= limit <= SCAN_CELLS_MAX:
-        raise InvalidRequest(f"limit {limit!r} must be 1 to {SCAN_CELLS_MAX} cells")
-    return limit
-
-
-def check_location(location: object) -> Location:
-    """A location: an added_id from 0 on, or an aware datetime. Raises InvalidLocation."""
-    if type(location) is int and 0 <= location <= ADDED_ID_MAX:
-        return location
-    if isinstance(location, datetime) and location.tzinfo is not None:
-        return location
-    raise InvalidLocation(f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime with a time zone")
 
 
 def _checked(item: object, shards: int) -> NewCell | PutResult:

@@ -27,9 +27,8 @@ from uuid import UUID
 from bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
 from bridge.triggers.start import EARLIEST, Start, check_start
 from store.api import CellStore
-from store.body_codec import is_erased
+from store.body_codec import cell_from_stored, is_erased
 from store.cells import ERASED_COLUMN, StoredCell, check_column_name
-from store.datastore import cell_from_stored
 from store.errors import InvalidRequest
 
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]

@@ -21,7 +21,6 @@ from bridge.triggers.foothold import last_known
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.start import settled_start
 from store.datastore import Datastore
-from store.indexes.trimmed import IndexedTrim
 
 
 class Need(NamedTuple):
@@ -54,7 +53,7 @@ def needs(datastore: Datastore, coordinator: Coordinator) -> Needs:
     """Looks at every group. Raises Unavailable when one cannot be asked: what is not known counts as needed."""
     name, state = datastore.name, datastore.state
     found: list[Need] = []
-    indexes = {version.group for version in IndexedTrim(datastore).versions()}
+    indexes = {version.group for version in datastore.indexes.kept_versions()}
     workers = set(by_group(state.list(PREFIX))) | indexes
     known = workers | set(coordinator.groups())
     for group in known:

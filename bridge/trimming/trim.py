@@ -76,7 +76,7 @@ class Trimming:
     def __init__(self, datastore: Datastore, coordinator: Coordinator) -> None:
         self._datastore = datastore
         self._coordinator = coordinator
-        self._indexes = IndexedTrim(datastore)
+        self._indexes = IndexedTrim(datastore.engine, datastore.indexes, datastore.trim)
 
     def plan(
         self, shards: Sequence[int], *, below: int | None = None, older_than_s: float | None = None, on_shard: Callable[[], None] = lambda: None

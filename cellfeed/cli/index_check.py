@@ -68,7 +68,7 @@ def _check(run_dir: Path, config: Path | None, name: str, number: int | None, wa
     with opened(run_dir, config) as instance:
         datastore = instance.datastore
         version = datastore.indexes.version(_chosen(datastore.indexes.catalog.get(name), number))
-        check = IndexCheck(datastore, version, index_positions(instance.coordinator, datastore.name), wait_s)
+        check = IndexCheck(datastore.engine, version, index_positions(instance.coordinator, datastore.name), wait_s)
         with progress_bar() as bar:
             task = bar.add_task(f"index {name} version {version.number}", total=2 * check.total())
             for difference in check.run(lambda done: bar.advance(task, done)):

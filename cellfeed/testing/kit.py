@@ -21,7 +21,8 @@ from cellfeed.testing.gate import Gate
 from cellfeed.testing.history import History, Run
 from cellfeed.testing.idle_run import IdleRun
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.datastore import Datastore, cell_from_stored
+from store.body_codec import cell_from_stored
+from store.datastore import Datastore
 from store.engines.sqlite import SqliteEngine
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 

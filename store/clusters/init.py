@@ -18,6 +18,7 @@ from typing import Final
 
 from store.clusters.catching_up import wait_for_minions
 from store.clusters.replication_mode import follow_configuration
+from store.clusters.restore_mark import Mark, read_mark
 from store.clusters.roles import Role, read_role, write_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
@@ -25,7 +26,6 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_checks import check_server, refuse
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
-from store.engines.mysql_restore import Mark, read_mark
 from store.engines.mysql_state import MySqlState
 from store.errors import CellfeedError, ProtectData, Unavailable
 from store.failpoints import declare, failpoint

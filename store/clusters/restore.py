@@ -28,6 +28,7 @@ from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
 from store.clusters.failover import cluster_role
 from store.clusters.init import check_servers, mark_of, prepare_cluster
+from store.clusters.restore_mark import Mark
 from store.clusters.roles import Role, newest, read_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
@@ -36,7 +37,7 @@ from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database
 from store.engines.mysql_migrations import Layout
 from store.engines.mysql_replication import promotion_lock, set_semi_sync
-from store.engines.mysql_restore import Mark, MySqlRestore
+from store.engines.mysql_restore import MySqlRestore
 from store.engines.mysql_state import MySqlState
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint

@@ -21,45 +21,24 @@ from store.backups.manifest import BackedTurn
 from store.backups.restore import RestoredLog
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
-from store.clusters.roles import Role
+from store.clusters.restore_mark import RESTORE_KEY, Mark
 from store.dictionaries.dictionary import Dictionary
-from store.engines.contract import StateTable, WriteTerms
+from store.engines.contract import WriteTerms
 from store.engines.mysql_cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_errors import commit_failed, error_code
 from store.engines.mysql_guard import ROLE_KEY, Guard
 from store.engines.mysql_migrations import Layout
-from store.errors import DataDamaged, ProtectData, StorageUnavailable
+from store.errors import ProtectData, StorageUnavailable
 from store.failpoints import declare, failpoint
 
 declare("mysql.restore.after_begin", "mysql.restore.after_load", "mysql.restore.before_open")
-
-RESTORE_KEY: Final = "cluster/restore"
-"""The state entry that marks a cluster under restore, and afterwards tells of which backup it is."""
 
 FENCING_EPOCH: Final = (1 << 31) - 1
 """Of the counters while a restore is under way: no role ever has it."""
 
 _ROWS: Final = 1_000
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """Under way, or done: of the backup with this name and SHA-256. ``role`` is what the cluster gets, or got, at the end."""
-
-    backup: str
-    sha256: str
-    role: Role
-    done: bool = False
-
-
-def read_mark(state: StateTable) -> Mark | None:
-    """Raises DataDamaged."""
-    entry = state.get(RESTORE_KEY)
-    try:
-        return msgspec.json.decode(entry.value, type=Mark) if entry else None
-    except msgspec.MsgspecError as error:
-        raise DataDamaged(f"the state entry {RESTORE_KEY!r} is no mark of a restore: {error}") from error
 
 
 class MySqlRestore:

@@ -22,7 +22,7 @@ from typing import Final, Literal
 from uuid import UUID
 
 from store.cells import ERASED_COLUMN, StoredCell
-from store.datastore import Datastore
+from store.engines.contract import Engine
 from store.engines.index_contract import ANY_FENCE, Encoded, Entry, RowsBelow
 from store.errors import StaleView, StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
@@ -92,9 +92,9 @@ class CheckReport:
 class IndexCheck:
     """See the module. Used by one thread. ``positions`` tells how far the index is."""
 
-    def __init__(self, datastore: Datastore, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S) -> None:
-        self._datastore = datastore
-        self._store = datastore.engine.indexes
+    def __init__(self, engine: Engine, version: IndexVersion, positions: Positions, wait_s: float = WAIT_S) -> None:
+        self._engine = engine
+        self._store = engine.indexes
         self._rows = RowEntries(self._store, version)
         self._version = version
         self._positions = positions
@@ -103,7 +103,7 @@ class IndexCheck:
 
     def total(self) -> int:
         """Cells that a run walks through, about; entries come on top."""
-        return sum(head.watermark - head.log_start for head in self._datastore.heads().values())
+        return sum(head.watermark - head.log_start for head in self._engine.heads().values())
 
     def run(self, on_progress: OnProgress = lambda _: None) -> Iterator[Difference]:
         """Every difference, once. Raises StorageUnavailable when the index does not come to the end of a log in time."""
@@ -122,7 +122,7 @@ class IndexCheck:
     def _rows_of_logs(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
         """Rows whose entry is not as it should be, by what their shard's log holds."""
         columns = set(self._version.definition.columns)
-        for shard, head in self._datastore.heads().items():
+        for shard, head in self._engine.heads().items():
             location = head.log_start
             while location < head.watermark:
                 cells = self._scanned(shard, location, min(_CELLS, head.watermark - location))
@@ -138,7 +138,7 @@ class IndexCheck:
 
     def _rows_of_entries(self, on_progress: OnProgress) -> Iterator[list[tuple[bytes, Entry | None]]]:
         """Live entries that are not as they should be."""
-        for shard in range(self._datastore.shards):
+        for shard in range(self._engine.shards):
             after = None
             while entries := self._store.walk(self._version.table, shard, after, _ENTRIES):
                 after = entries[-1].place
@@ -146,10 +146,10 @@ class IndexCheck:
                 self.report.entries += len(live)
                 self.report.tombstones += len(entries) - len(live)
                 on_progress(len(entries))
-                heads = self._datastore.heads()
+                heads = self._engine.heads()
                 by_shard: dict[int, list[bytes]] = {}
                 for entry in live:
-                    by_shard.setdefault(shard_of(entry.row_key, self._datastore.shards), []).append(entry.row_key)
+                    by_shard.setdefault(shard_of(entry.row_key, self._engine.shards), []).append(entry.row_key)
                 wanted: dict[bytes, Entry | None] = {}
                 for row_shard, row_keys in by_shard.items():
                     wanted.update(self._rows.wanted(row_shard, row_keys, heads[row_shard].watermark, ANY_FENCE))
@@ -160,15 +160,15 @@ class IndexCheck:
     def _settled(self, suspects: Sequence[tuple[bytes, Entry | None]]) -> Iterator[Difference]:
         """The differences among suspects; each is looked at until its row stands still."""
         for row_key, suspect in suspects:
-            shard = shard_of(row_key, self._datastore.shards)
+            shard = shard_of(row_key, self._engine.shards)
             for _ in range(_LOOKS_MAX):
                 fence = self._store.fences([shard])[shard]
-                end = self._datastore.engine.heads([shard])[shard].watermark
+                end = self._engine.heads([shard])[shard].watermark
                 self._wait_for(shard, end)
                 wanted = self._rows.wanted(shard, [row_key], end, fence)[row_key]
                 places = {entry.place[0]: entry for entry in (wanted, suspect) if entry is not None}
                 found = self._rows.found(_places(places.values()))
-                now = self._datastore.engine.heads([shard])[shard].watermark
+                now = self._engine.heads([shard])[shard].watermark
                 if self._rows.wanted(shard, [row_key], now, fence)[row_key] == wanted:
                     yield from self._judged(row_key, wanted, [found.get((value, row_key)) for value in places], fence)
                     break
@@ -189,8 +189,8 @@ class IndexCheck:
 
     def _was_at(self, row_key: bytes, value: Encoded) -> bool:
         """Whether a cell of the row ever named the place: rare, so the row's log is read."""
-        shard = shard_of(row_key, self._datastore.shards)
-        head = self._datastore.engine.heads([shard])[shard]
+        shard = shard_of(row_key, self._engine.shards)
+        head = self._engine.heads([shard])[shard]
         location = head.log_start
         while cells := self._scanned(shard, location, _CELLS):
             location = cells[-1].added_id + 1
@@ -202,9 +202,9 @@ class IndexCheck:
     def _scanned(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         """Cells from there on, or from where the log starts if it was trimmed meanwhile."""
         try:
-            return self._datastore.engine.scan(shard, location, limit)
+            return self._engine.scan(shard, location, limit)
         except Trimmed:
-            return self._datastore.engine.scan(shard, self._datastore.engine.heads([shard])[shard].log_start, limit)
+            return self._engine.scan(shard, self._engine.heads([shard])[shard].log_start, limit)
 
     def _wait_for(self, shard: int, location: int) -> None:
         deadline_s = time.monotonic() + self._wait_s
@@ -221,7 +221,7 @@ class IndexCheck:
     def repair(self, difference: Difference) -> None:
         """Mends one difference; counts its row as unsettled where cells of its shard were trimmed or erased since it was found. Raises Unavailable."""
         try:
-            self._repair(difference, {shard_of(difference.row_key, self._datastore.shards): difference.fence})
+            self._repair(difference, {shard_of(difference.row_key, self._engine.shards): difference.fence})
         except StaleView:
             self.report.unsettled += 1
 
@@ -240,8 +240,8 @@ class IndexCheck:
         row_key, found, wanted = difference.row_key, difference.found, difference.wanted
         if found is None or (wanted is not None and wanted.place == found.place):
             return None
-        shard = shard_of(row_key, self._datastore.shards)
-        end = self._datastore.engine.heads([shard])[shard].watermark
+        shard = shard_of(row_key, self._engine.shards)
+        end = self._engine.heads([shard])[shard].watermark
         cells = self._store.latest_before([RowsBelow(shard, [row_key], end, difference.fence)], self._version.definition.columns[:1])
         if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
             return None

@@ -25,8 +25,8 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from store.arguments import check_datastore_name
 from store.cells import check_column_name
-from store.datastore import check_datastore_name
 from store.errors import InvalidRequest
 from store.indexes.values import TYPES
 

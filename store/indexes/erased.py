@@ -21,20 +21,19 @@ Step 2 takes the masters of all clusters; while one is away the erasure says so,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from store.body_codec import is_erased
 from store.cells import StoredCell
+from store.engines.contract import Engine
 from store.engines.index_contract import Encoded, IndexStore
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.indexes.catalog import BUILDING, DROPPING
+from store.indexes.query import Indexes
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
 from store.sharding import shard_of
-
-if TYPE_CHECKING:
-    from store.datastore import Datastore
 
 declare("index.erase.removed")
 
@@ -45,14 +44,14 @@ _LOOKS_MAX: Final = 20
 """How often a removal is begun anew when somebody else raises the fence."""
 
 
-def take_out(datastore: Datastore, row_key: bytes) -> None:
+def take_out(engine: Engine, indexes: Indexes, row_key: bytes) -> None:
     """Step 2, for every version that has tables, kept or not. Raises Unavailable: then it is repeated."""
-    engine, shard = datastore.engine, shard_of(row_key, datastore.shards)
-    for record in datastore.indexes.catalog.all():
+    shard = shard_of(row_key, engine.shards)
+    for record in indexes.catalog.all():
         for each in record.versions:
             if each.state == DROPPING:
                 continue
-            version = datastore.indexes.version(each)
+            version = indexes.version(each)
             if each.state == BUILDING:
                 engine.indexes.create(version.table)  # nobody may have begun it yet
             for _ in range(_LOOKS_MAX):

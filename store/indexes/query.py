@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from store.api import ReadFrom
-from store.body_codec import is_erased
+from store.arguments import check_read_from
+from store.body_codec import cell_from_stored, is_erased
 from store.cells import Cell
-from store.datastore import Datastore, cell_from_stored, check_read_from
-from store.engines.contract import LocatedCell
+from store.engines.contract import Engine, LocatedCell
 from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
 from store.errors import InvalidRequest, StorageUnavailable
 from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
@@ -41,15 +41,20 @@ Positions = Callable[[str], Mapping[int, int]]
 class Indexes:
     """The indexes of a datastore. Any number of threads. ``positions`` is needed for ``wait_for`` alone."""
 
-    def __init__(self, datastore: Datastore, positions: Positions | None = None) -> None:
-        self._datastore = datastore
+    def __init__(self, engine: Engine, positions: Positions | None = None) -> None:
+        self._engine = engine
         self.positions = positions
-        self.catalog = Catalog(datastore.state, datastore.name)
+        self.catalog = Catalog(engine.state, engine.datastore)
         self._remembered: dict[str, tuple[float, IndexVersion]] = {}
 
     def version(self, record: VersionRecord) -> IndexVersion:
         """What reads and writes the entries of a version."""
-        return IndexVersion(record.definition, record.number, self._datastore.shards)
+        return IndexVersion(record.definition, record.number, self._engine.shards)
+
+    def kept_versions(self) -> list[IndexVersion]:
+        """The versions that are written now."""
+        now_us = self.catalog.now_us()
+        return [self.version(version) for record in self.catalog.all() for version in record.versions if version.is_kept(now_us)]
 
     def current(self, name: str) -> IndexVersion:
         """The version that queries are answered from. Raises NotFound; StorageUnavailable while the first one is being built."""
@@ -96,8 +101,8 @@ class Indexes:
             mode=mode,
             read_from=check_read_from(read_from),
         )
-        self._wait_for(name, check_wait_for(wait_for, self._datastore.shards), check_wait_s(wait_s))
-        return _Query(self._datastore, version, request).page()
+        self._wait_for(name, check_wait_for(wait_for, self._engine.shards), check_wait_s(wait_s))
+        return _Query(self._engine, version, request).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
         """What of these locations (by shard) the index has not come past, told; None when nothing."""
@@ -129,9 +134,9 @@ class Indexes:
 class _Query:
     """One call."""
 
-    def __init__(self, datastore: Datastore, version: IndexVersion, request: IndexRequest) -> None:
-        self._datastore = datastore
-        self._store = datastore.engine.indexes
+    def __init__(self, engine: Engine, version: IndexVersion, request: IndexRequest) -> None:
+        self._engine = engine
+        self._store = engine.indexes
         self._version = version
         self._request = request
         fields = version.definition.fields
@@ -217,7 +222,7 @@ class _Query:
         if request.columns is not None:
             columns = list(dict.fromkeys([*(self._version.definition.columns if request.fresh else ()), *request.columns]))
         by_shard: dict[int, list[bytes]] = {}
-        for row_key, shard in zip(row_keys, shards_of(list(row_keys), self._datastore.shards), strict=True):
+        for row_key, shard in zip(row_keys, shards_of(list(row_keys), self._engine.shards), strict=True):
             by_shard.setdefault(shard, []).append(row_key)
         found = self._store.current(by_shard, columns, request.read_from)
         self._stale |= any(cell.stale for cells in found.values() for cell in cells)

@@ -19,18 +19,18 @@ it finds. All of it may be repeated, by several at once: the one whose fence is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from store.cells import StoredCell
-from store.datastore import Datastore
-from store.engines.contract import StateEntry
+from store.engines.contract import Engine, StateEntry
 from store.engines.index_contract import Encoded, Entry
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
+from store.indexes.query import Indexes
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
 from store.limits import TRIM_STEP_CELLS
@@ -57,26 +57,23 @@ _decode: Final = msgspec.msgpack.Decoder(_Note).decode
 class IndexedTrim:
     """Trims a datastore, and its indexes with it. Used by one thread."""
 
-    def __init__(self, datastore: Datastore) -> None:
-        self._datastore = datastore
-
-    def versions(self) -> list[IndexVersion]:
-        """Those that are kept."""
-        catalog = self._datastore.indexes.catalog
-        now_us = catalog.now_us()
-        return [self._datastore.indexes.version(version) for record in catalog.all() for version in record.versions if version.is_kept(now_us)]
+    def __init__(self, engine: Engine, indexes: Indexes, trim: Callable[[int, int], int]) -> None:
+        """``trim``: one step of a trim of a shard below an added_id, told to readers at once."""
+        self._engine = engine
+        self._indexes = indexes
+        self._trim = trim
 
     def step(self, shard: int, start: int, below: int) -> int:
         """One step of a trim of a log that starts at ``start``; where it starts then. Raises Unavailable: then it is repeated, or :meth:`settle` is run."""
-        versions = self.versions()
+        versions = self._indexes.kept_versions()
         if not versions:
-            return self._datastore.trim(shard, below)
-        cells = self._datastore.engine.scan(shard, start, min(TRIM_STEP_CELLS, below - start))
+            return self._trim(shard, below)
+        cells = self._engine.scan(shard, start, min(TRIM_STEP_CELLS, below - start))
         end = min(below, cells[-1].added_id + 1) if cells else below
         self._note(shard, cells, versions)
         failpoint("index.trim.noted")
         while start < end:
-            start = self._datastore.trim(shard, end)
+            start = self._trim(shard, end)
         failpoint("index.trim.trimmed")
         self.settle(shard)
         return start
@@ -97,21 +94,21 @@ class IndexedTrim:
                 note = _Note(version.definition.table, version.number, rows)
                 write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = msgspec.msgpack.encode(note)
         if write:
-            self._datastore.state.commit(write)
+            self._engine.state.commit(write)
 
     def settle(self, shard: int) -> int:
         """Step 3, for all notes of the shard; how many entries were removed. Raises StorageUnavailable, OutcomeUnknown: then it is repeated."""
         changed = 0
         for _ in range(_LOOKS_MAX):
-            if not (entries := self._datastore.state.list(f"{_PREFIX}{shard}/")):
+            if not (entries := self._engine.state.list(f"{_PREFIX}{shard}/")):
                 return changed
-            fence = self._datastore.engine.indexes.raise_fences([shard])[shard]
+            fence = self._engine.indexes.raise_fences([shard])[shard]
             with suppress(StaleView):
                 changed += self._settle_all(shard, entries, fence)
         raise StorageUnavailable(f"shard {shard} is trimmed elsewhere, or rows of it are erased, all the time: its index entries are not settled yet")
 
     def _settle_all(self, shard: int, entries: Sequence[StateEntry], fence: int) -> int:
-        kept = {(version.definition.table, version.number): version for version in self.versions()}
+        kept = {(version.definition.table, version.number): version for version in self._indexes.kept_versions()}
         changed = 0
         for entry in entries:
             note = _decode(entry.value)
@@ -119,11 +116,11 @@ class IndexedTrim:
             if version is not None:
                 changed += self._settle(shard, version, note.rows, fence)
             failpoint("index.trim.before_done")
-            self._datastore.state.commit({entry.key: None}, expect={entry.key: entry.version})
+            self._engine.state.commit({entry.key: None}, expect={entry.key: entry.version})
         return changed
 
     def _settle(self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int) -> int:
-        store = self._datastore.engine.indexes
+        store = self._engine.indexes
         wanted, found = self._look(shard, version, rows, fence)
         wrong: list[Entry] = [entry for entry in found.values() if entry != wanted[entry.row_key]]
         if wrong:
@@ -140,8 +137,8 @@ class IndexedTrim:
         self, shard: int, version: IndexVersion, rows: Mapping[bytes, Sequence[Encoded]], fence: int
     ) -> tuple[dict[bytes, Entry | None], dict[tuple[Encoded, bytes], Entry]]:
         """The entries that the rows should have, and what there is at their places."""
-        entries = RowEntries(self._datastore.engine.indexes, version)
-        wanted = entries.wanted(shard, list(rows), self._datastore.engine.heads([shard])[shard].watermark, fence)
+        entries = RowEntries(self._engine.indexes, version)
+        wanted = entries.wanted(shard, list(rows), self._engine.heads([shard])[shard].watermark, fence)
         places = [(value, row_key) for row_key, values in rows.items() for value in values]
         places += [entry.place for entry in wanted.values() if entry is not None and entry.values[0] not in rows[entry.row_key]]
         return wanted, entries.found(places)

@@ -83,7 +83,7 @@ class _Index:
         return self.engine.scan(0, start, 1_000)
 
     def trim(self, below: int) -> None:
-        IndexedTrim(self.datastore).step(0, self.engine.heads()[0].log_start, below)
+        IndexedTrim(self.engine, self.datastore.indexes, self.datastore.trim).step(0, self.engine.heads()[0].log_start, below)
 
     def entries(self) -> list[tuple[str, int, bool]]:
         """Of each entry the driver, the row, and whether it is live."""
@@ -254,7 +254,7 @@ def test_a_trim_that_is_overtaken_by_another_one_looks_again(index: _Index, monk
     seen: list[int] = []
 
     def finish_and_put_anew() -> None:
-        seen.append(IndexedTrim(index.datastore).settle(0))
+        seen.append(IndexedTrim(index.engine, index.datastore.indexes, index.datastore.trim).settle(0))
         index.keeper.apply(0, index.put(base(ROW, 1, "ann")))
 
     held = _Held(index.store, finish_and_put_anew, at_removal=True)

@@ -202,7 +202,7 @@ class TrimmedMachine(IndexMachine):
     def trim_to(self, shard: int, count: int) -> None:
         start = self.engine.heads()[shard].log_start
         below = min(start + count, self.saved[shard])
-        trim = IndexedTrim(self.datastore)
+        trim = IndexedTrim(self.datastore.engine, self.datastore.indexes, self.datastore.trim)
         trim.settle(shard)
         while start < below:
             start = trim.step(shard, start, below)

@@ -103,7 +103,7 @@ class VersionsMachine(RuleBasedStateMachine):
         """What every version has come past, as a trim needs it."""
         start = self.engine.heads()[shard].log_start
         below = min([start + count, self.engine.heads()[shard].watermark, *(self.reached(number).get(shard, 0) for number in self.kept)])
-        trim = IndexedTrim(self.datastore)
+        trim = IndexedTrim(self.datastore.engine, self.datastore.indexes, self.datastore.trim)
         while start < below:
             start = trim.step(shard, start, below)
 

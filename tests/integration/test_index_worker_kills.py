@@ -62,7 +62,7 @@ def test_a_killed_index_worker_leaves_nothing_that_the_next_one_does_not_mend(tm
         with index_worker(datastore) as coordinator:
             version = datastore.indexes.version(datastore.indexes.catalog.get("by_driver").versions[0])
             caught_up(datastore, version)
-            check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+            check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
             assert list(check.run()) == []
             assert check.report.entries == 30
 

@@ -284,11 +284,11 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
         for row in range(0, 200, 5):
             put_trip(datastore, row, 2, chosen.choice(["ann", "bob"]), str(row))
         caught_up(datastore, version)
-        check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+        check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         assert list(check.run()) == []
         assert (check.report.cells, check.report.entries) == (240, 200)
         planted = plant(datastore, version)
-        check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+        check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         found = list(check.run())
         assert sorted((each.kind, UUID(bytes=each.row_key).int) for each in found) == sorted(planted)
         for difference in found:
@@ -297,10 +297,10 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
             with suppress(FailpointReached):
                 check.repair(difference)
             clear_failpoints()
-        check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+        check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         for difference in check.run():
             check.repair(difference)
-        assert list(IndexCheck(datastore, version, index_positions(coordinator, "trips")).run()) == []
+        assert list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run()) == []
 
 
 def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: Datastore) -> None:
@@ -317,13 +317,13 @@ def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: D
         assert tombstone is not None
         store.remove(version.table, version.by_shard([tombstone]))
         store.apply(version.table, version.by_shard([late]))
-        check = IndexCheck(datastore, version, index_positions(coordinator, "trips"))
+        check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         [difference] = check.run()
         assert difference.kind == "stale"
         check.repair(difference)
         assert store.find(version.table, [place]) == [tombstone]
         store.apply(version.table, version.by_shard([late]))
-        assert list(IndexCheck(datastore, version, index_positions(coordinator, "trips")).run()) == []
+        assert list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run()) == []
 
 
 def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
@@ -355,7 +355,7 @@ def test_a_check_beside_live_writes_tells_no_false_differences(datastore: Datast
         version = made_index(datastore, SMALL)
         for row in range(100):
             put_trip(datastore, row, 0, "ann")
-        check, number = IndexCheck(datastore, version, index_positions(coordinator, "trips")), 0
+        check, number = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")), 0
 
         def write(_: int) -> None:
             nonlocal number

@@ -92,7 +92,7 @@ def test_an_index_is_what_the_cells_say_after_a_failover_under_writes(cluster: T
                     cluster.servers["a"].resume()
                     time.sleep(0.5)
             caught_up(datastore, version)
-            check = IndexCheck(datastore, version, index_positions(coordinator, DATASTORE))
+            check = IndexCheck(datastore.engine, version, index_positions(coordinator, DATASTORE))
             assert list(check.run()) == []
             assert check.report.entries == 60
             rows = datastore.query_index("by_driver", [f"driver {number}" for number in range(7)], order_by="n", limit=1000).rows
@@ -150,7 +150,7 @@ def test_entries_lie_on_the_cluster_of_their_shard_value(clusters: list[TestClus
         with writing(datastore) as written:
             wait_until(lambda: written[0] > 300, "cells are written", 60)
         caught_up(datastore, version)
-        check = IndexCheck(datastore, version, index_positions(coordinator, DATASTORE))
+        check = IndexCheck(datastore.engine, version, index_positions(coordinator, DATASTORE))
         assert list(check.run()) == []
         table = version.table
         by_shard = [sum(entry.live for entry in engine.indexes.walk(table, shard, None, 1000)) for shard in range(SHARDS)]

@@ -44,7 +44,7 @@ def differences(datastore: Datastore, version: IndexVersion) -> list[str]:
     """I18, once nobody puts any more: waits until the index has come to the ends of the logs; what is missing, stale or invented then."""
     caught_up(datastore, version)
     assert datastore.indexes.positions is not None
-    check = IndexCheck(datastore, version, datastore.indexes.positions)
+    check = IndexCheck(datastore.engine, version, datastore.indexes.positions)
     found = [f"index {version.definition.table}: {difference.told(version)}" for difference in check.run()]
     if check.report.unsettled or not check.report.entries:
         found.append(f"index {version.definition.table}: {check.report.entries} entries, {check.report.unsettled} rows do not stand still")

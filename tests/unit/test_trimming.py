@@ -228,7 +228,7 @@ def test_an_index_is_what_the_cells_say_after_trims_beside_writes_and_its_worker
         writer.join()
         assert trimmed > 0
         caught_up(store, version)
-        check = IndexCheck(store, version, index_positions(coordinator, "trips"))
+        check = IndexCheck(store.engine, version, index_positions(coordinator, "trips"))
         assert list(check.run()) == []
         heads = store.heads()
         assert check.report.cells == sum(head.watermark - head.log_start for head in heads.values()) < 2_400

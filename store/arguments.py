@@ -1,0 +1,48 @@
+"""The checks of arguments that a datastore, its client and its indexes share. Each raises the error that names the value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from store.api import Location
+from store.engines.contract import Replica
+from store.errors import InvalidLocation, InvalidRequest
+from store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
+
+
+def check_datastore_name(name: object) -> str:
+    """A datastore's name: it is a Kafka topic, a folder and part of a database's name. Raises InvalidRequest."""
+    if isinstance(name, str) and 0 < len(name) <= 48 and name.isascii() and name[0].isalpha() and name.replace("_", "a").isalnum() and name.islower():
+        return name
+    raise InvalidRequest(f"datastore name {ascii(name)[:80]} must be 1 to 48 of a-z, 0-9 and _, beginning with a letter")
+
+
+def check_key_count(keys: Sequence[object]) -> None:
+    """Raises InvalidRequest when a batch read asks for more than ``READ_KEYS_MAX`` keys."""
+    if len(keys) > READ_KEYS_MAX:
+        raise InvalidRequest(f"a read of {len(keys)} keys; at most {READ_KEYS_MAX} are allowed in one call")
+
+
+def check_read_from(read_from: object) -> Replica:
+    """Where a read goes first: ``master`` or ``minion``. Raises InvalidRequest."""
+    try:
+        return Replica(read_from)  # type: ignore[arg-type]  # whatever it is, an unknown value is refused
+    except ValueError:
+        raise InvalidRequest(f"read_from {ascii(read_from)[:80]} must be {' or '.join(map(repr, map(str, Replica)))}") from None
+
+
+def check_scan_limit(limit: object) -> int:
+    """Raises InvalidRequest unless ``limit`` is 1 to ``SCAN_CELLS_MAX``."""
+    if type(limit) is not int or not 1 <= limit <= SCAN_CELLS_MAX:
+        raise InvalidRequest(f"limit {limit!r} must be 1 to {SCAN_CELLS_MAX} cells")
+    return limit
+
+
+def check_location(location: object) -> Location:
+    """A location: an added_id from 0 on, or an aware datetime. Raises InvalidLocation."""
+    if type(location) is int and 0 <= location <= ADDED_ID_MAX:
+        return location
+    if isinstance(location, datetime) and location.tzinfo is not None:
+        return location
+    raise InvalidLocation(f"location {ascii(location)[:80]} must be an added_id (0 to {ADDED_ID_MAX}) or a datetime with a time zone")

@@ -50,7 +50,7 @@ def check_indexes(config: Path | None, run_dir: Path, wait_s: float, into: Findi
                 if record.current is None:
                     continue
                 version = instance.datastore.indexes.version(record.current)
-                check, place = IndexCheck(instance.datastore, version, positions, wait_s), f"index {record.name}"
+                check, place = IndexCheck(instance.datastore.engine, version, positions, wait_s), f"index {record.name}"
                 on_step(place)
                 try:
                     for difference in check.run():

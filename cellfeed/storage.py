@@ -23,7 +23,7 @@ from store.clusters.shard_map import ShardMap, even_map, first_map, merged, read
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
 from store.dictionaries.recovery import Place
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.engines.instance_lock import SharedLock
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url

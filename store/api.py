@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from store.cells import Cell, PutResult
-from store.engines.contract import Head, Replica
+from store.engines.contract_values import Head, Replica
 
 RowKey = UUID | str
 Location = int | datetime

@@ -18,7 +18,7 @@ from store.arguments import check_datastore_name, check_key_count, check_locatio
 from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
 from store.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
 from store.client_attempts import Attempts
-from store.engines.contract import Head, Replica
+from store.engines.contract_values import Head, Replica
 from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
 from store.http_messages import (
     JSON,

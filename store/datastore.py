@@ -25,7 +25,8 @@ from store.cells import (
     new_cell,
 )
 from store.dictionaries.trainer import DictionaryTrainer
-from store.engines.contract import Engine, Head, LocatedCell, StateTable
+from store.engines.contract import Engine, StateTable
+from store.engines.contract_values import Head, LocatedCell
 from store.engines.sqlite import SqliteEngine
 from store.erasures import ErasureNotes
 from store.errors import (

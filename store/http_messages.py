@@ -14,7 +14,7 @@ import msgspec
 
 from store.api import ShardCells
 from store.cells import Cell
-from store.engines.contract import Head, Replica
+from store.engines.contract_values import Head, Replica
 from store.errors import NotFound
 from store.indexes.request import WAIT_S, IndexPage, IndexRow
 from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN

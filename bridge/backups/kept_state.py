@@ -27,7 +27,7 @@ from uuid import UUID
 
 from bridge.triggers.control import EXPORTS, PREFIX
 from bridge.triggers.parked import is_of_rows
-from store.engines.contract import StateEntry
+from store.engines.contract_values import StateEntry
 from store.indexes.catalog import INDEXES, restored_index
 from store.indexes.version import index_group
 

@@ -33,7 +33,8 @@ import msgspec
 
 from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from bridge.coordination.watched_leases import Lease, WatchedLeases
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import StaleWriter
 
 _encode = msgspec.json.encode

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import InvalidRequest, StorageUnavailable
 
 IN_STORE = "store"

@@ -54,7 +54,8 @@ from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.zookeeper_client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_paths import Paths
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import Unavailable
 from store.failpoints import declare, failpoint
 

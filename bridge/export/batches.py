@@ -18,7 +18,8 @@ from bridge.export.limits import FETCH_AHEAD_CELLS_MIN, LIVE_CELLS_MAX, SCAN_SHA
 from bridge.export.records import OutRecord, RecordEncoder
 from bridge.triggers.parked import ParkedCell
 from store.cells import StoredCell
-from store.engines.contract import Engine, Head, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import Head, LogRange
 
 _CELLS_MIN: Final = 64
 """Of a transaction, whatever the size of its cells."""

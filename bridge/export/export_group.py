@@ -38,7 +38,7 @@ from bridge.triggers.progress_records import ProgressTeller
 from bridge.triggers.standing import Standing
 from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
 
 _log: Final = logging.getLogger("cellfeed.export")

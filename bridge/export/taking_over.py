@@ -23,7 +23,7 @@ from bridge.export.settled import Settled, start_over
 from bridge.export.tails import LastRecord, read_tails
 from bridge.export.topics import ensure_topic
 from store.datastore import Datastore
-from store.engines.contract import Head, LogRange
+from store.engines.contract_values import Head, LogRange
 from store.errors import ProtectData, Unavailable
 from store.limits import ADDED_ID_MAX
 from store.sharding import row_key_text

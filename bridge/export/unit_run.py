@@ -39,7 +39,7 @@ from bridge.export.taking_over import ExportContext, TakenOver, take_over
 from bridge.export.unit_producer import UnitProducer
 from bridge.triggers.parked import ParkedCells
 from bridge.triggers.place import Progress
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.frame_check import MalformedFrame
 from bridge.gateway.protocol import RequestHead
@@ -20,6 +21,7 @@ VERSIONS: Final = (3, 12)
 _REASON: Final = "this topic is a view of a cellfeed datastore: put cells through its HTTP API or client, not with a Kafka producer"
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del context, head, peer
     if request.acks == 0:

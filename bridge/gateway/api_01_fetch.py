@@ -23,13 +23,14 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.batch import Batch
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
 from bridge.gateway.newest import Reader
 from bridge.gateway.protocol import RequestHead, frame_parts
 from bridge.gateway.topics import LATEST, Topic
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import Trimmed, Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -60,6 +61,7 @@ class _Answer(NamedTuple):
     batches: Sequence[Batch]
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
     if getattr(request, "session_epoch", _WHOLE[0]) not in _WHOLE:
         return _response(head, request, (), (), ErrorCode.fetch_session_id_not_found)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from store.errors import Trimmed
@@ -22,6 +23,7 @@ _CALENDAR_END_MS: Final = 253_402_300_799_999
 """31 December 9999: no cell is later, and no clock of the store goes beyond it."""
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     await context.heads.refresh(peer.asked_s)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from bridge.gateway.topics import LATEST, Topic, legal_topic_name
@@ -23,6 +24,7 @@ VERSIONS: Final = (0, 13)
 NO_AUTHORIZED_OPERATIONS: Final = -(1 << 31)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     brokers = context.cluster.brokers(peer.listener)
     nodes = [each.node_id for each in brokers]

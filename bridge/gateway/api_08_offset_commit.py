@@ -12,6 +12,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import CommittedOffset
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
@@ -23,6 +24,7 @@ KEY: Final = 8
 VERSIONS: Final = (2, 9)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     named = await context.topics_named(topic.name for topic in request.topics)

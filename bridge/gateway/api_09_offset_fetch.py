@@ -12,6 +12,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import CommittedOffset
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from store.errors import StaleWriter, Unavailable
@@ -22,6 +23,7 @@ _FIRST_WITH_GROUPS: Final = 8
 _NOTHING: Final = CommittedOffset(-1)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     if head.version >= _FIRST_WITH_GROUPS:
         groups = [await _group(context, peer, group.group_id, group.topics) for group in request.groups]

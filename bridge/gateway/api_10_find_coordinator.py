@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -27,6 +28,7 @@ _UNKNOWN_KIND: Final[dict[str, Any]] = {
 }
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     kind = getattr(request, "key_type", _GROUP)
     if head.version < _FIRST_WITH_KEYS:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.group import JoinRequest
 from bridge.gateway.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
@@ -15,6 +16,7 @@ KEY: Final = 11
 VERSIONS: Final = (0, 9)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     refused: dict[str, Any] = {"throttle_time": 0, "protocol_name": None, "leader": "", "member_id": request.member_id, "members": []}
     if not request.group_id or len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -15,6 +16,7 @@ VERSIONS: Final = (0, 5)
 _FIRST_WITH_MEMBERS: Final = 3
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     if not request.group_id:
         return {"throttle_time": 0, "error_code": ErrorCode.invalid_group_id, "members": []}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import GROUP_METADATA_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
@@ -15,6 +16,7 @@ VERSIONS: Final = (0, 5)
 _FIRST_WITH_PROTOCOL: Final = 5
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     group = context.groups.get(request.group_id)
     error = context.cluster.group_error(request.group_id)

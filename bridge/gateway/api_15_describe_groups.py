@@ -8,6 +8,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.gateway.api_03_metadata import NO_AUTHORIZED_OPERATIONS
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.group import Group, Member, State
 from bridge.gateway.protocol import RequestHead
@@ -17,6 +18,7 @@ KEY: Final = 15
 VERSIONS: Final = (0, 6)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     return {"throttle_time": 0, "groups": [await _described(context, peer, group_id, head.version) for group_id in request.groups]}
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -14,6 +15,7 @@ KEY: Final = 17
 VERSIONS: Final = (1, 1)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del context, request, head, peer
     return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import APIS, api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -13,11 +14,10 @@ KEY: Final = 18
 VERSIONS: Final = (0, 4)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
-    from bridge.gateway.apis import APIS
-
     del context, request, head, peer
-    keys = [{"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]} for api in APIS.values()]
+    keys = [{"api_key": each.key, "min_version": each.versions[0], "max_version": each.versions[1]} for _, each in sorted(APIS.items())]
     return {"error_code": ErrorCode.none, "api_keys": keys, "throttle_time": 0}
 
 

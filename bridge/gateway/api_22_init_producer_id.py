@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -14,6 +15,7 @@ KEY: Final = 22
 VERSIONS: Final = (0, 5)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del context, request, head, peer
     return {"throttle_time": 0, "error_code": ErrorCode.cluster_authorization_failed, "producer_id": -1, "producer_epoch": -1}

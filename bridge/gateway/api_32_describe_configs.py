@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import FRAME_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
@@ -42,6 +43,7 @@ _DEFAULTS_OF_KAFKA: Final = {
 }
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     topics = await context.topics_named(resource.resource_name for resource in request.resources)

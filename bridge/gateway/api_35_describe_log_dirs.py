@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.block_files import BlockFiles
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead, write_response
@@ -31,6 +32,7 @@ class _Wanted(NamedTuple):
     """None: all of them."""
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> list[bytes]:
     if request.topics is None:
         wanted = [_Wanted(topic, None) for topic in context.topics.all()]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from store.errors import StaleWriter, Unavailable
@@ -15,6 +16,7 @@ KEY: Final = 42
 VERSIONS: Final = (0, 2)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     return {"throttle_time": 0, "results": [{"group_id": name, "error_code": await _delete(context, peer, name)} for name in request.groups_names]}

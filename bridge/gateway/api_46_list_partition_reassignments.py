@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -16,6 +17,7 @@ KEY: Final = 46
 VERSIONS: Final = (0, 0)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del context, request, head, peer
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "topics": []}

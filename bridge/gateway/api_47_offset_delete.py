@@ -13,6 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import TopicPartition
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.limits import GROUP_ID_BYTES_MAX
 from bridge.gateway.protocol import RequestHead
@@ -23,6 +24,7 @@ KEY: Final = 47
 VERSIONS: Final = (0, 0)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     if not context.may(peer, "group", request.group_id, "delete"):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -17,6 +18,7 @@ KEY: Final = 48
 VERSIONS: Final = (0, 1)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del context, request, head, peer
     return {"throttle_time": 0, "error_code": ErrorCode.none, "error_message": None, "entries": []}

@@ -7,6 +7,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bridge.gateway.api_03_metadata import NO_AUTHORIZED_OPERATIONS
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -15,6 +16,7 @@ VERSIONS: Final = (0, 2)
 _BROKERS: Final = 1
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     endpoint = getattr(request, "endpoint_type", _BROKERS)

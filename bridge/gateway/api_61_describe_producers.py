@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from bridge.gateway.topics import Topic, legal_topic_name
@@ -17,6 +18,7 @@ KEY: Final = 61
 VERSIONS: Final = (0, 0)
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     del head
     topics = await context.topics_named(asked.name for asked in request.topics)

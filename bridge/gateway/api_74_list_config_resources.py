@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from bridge.gateway.api_registry import api
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 
@@ -20,6 +21,7 @@ _TOPIC, _BROKER, _LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _KINDS: Final = frozenset((_TOPIC, _BROKER, _LOGGER, _CLIENT_METRICS, _GROUP))
 
 
+@api(KEY, VERSIONS)
 async def handle(context: GatewayContext, request: Any, head: RequestHead, peer: Peer) -> dict[str, Any]:
     asked = frozenset((_CLIENT_METRICS,)) if head.version == 0 else frozenset(request.resource_types) or _KINDS
     if not asked <= _KINDS:

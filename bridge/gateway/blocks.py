@@ -37,7 +37,8 @@ from bridge.gateway.limits import BLOCK_CELLS, BLOCKS_BYTES_MAX
 from bridge.gateway.topics import Topic
 from store.body_codec import decoded_bytes_bound
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import Engine, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import LogRange
 from store.limits import ADDED_ID_MAX
 
 _BATCH_BYTES: Final = 768 << 10

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
-from store.engines.contract import Engine, Head
+from store.engines.contract import Engine
+from store.engines.contract_values import Head
 from store.limits import ADDED_ID_MAX
 
 

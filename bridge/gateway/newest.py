@@ -38,7 +38,8 @@ from bridge.gateway.blocks import encode_range
 from bridge.gateway.limits import LATEST_READS_MAX, NEWEST_CELLS
 from bridge.gateway.topics import Topic
 from store.cells import StoredCell
-from store.engines.contract import Engine, Head
+from store.engines.contract import Engine
+from store.engines.contract_values import Head
 
 
 class Reader(NamedTuple):

@@ -18,7 +18,8 @@ import msgspec
 from bridge.coordination.contract import Coordinator
 from bridge.triggers.history import Deed, Operator, entry
 from store.cells import moment
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import NotFound, Refused
 from store.wakeups import poke_about, poke_once
 

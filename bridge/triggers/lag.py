@@ -27,7 +27,7 @@ from bridge.triggers.progress_records import TELL_AGAIN_S, About, Left, WorkerRe
 from bridge.triggers.reasons import NOBODY, Told, reason, waits_because, workers
 from bridge.triggers.start import settled_start
 from store.datastore import Datastore
-from store.engines.contract import LogRange, StateEntry
+from store.engines.contract_values import LogRange, StateEntry
 from store.errors import Trimmed, Unavailable
 
 _CELLS_IN_A_READ: Final = 64

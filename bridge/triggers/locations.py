@@ -11,7 +11,7 @@ from bridge.coordination.contract import Coordinator
 from bridge.triggers.foothold import last_known, lost_offsets
 from store.cells import microseconds
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import InvalidLocation, NotFound
 
 FORMS: Final = "earliest, latest, kept (where its workers were), a moment with its zone (2026-03-01T12:00:00Z), or SHARD:LOCATION,… (the other shards stay)"

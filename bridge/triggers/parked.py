@@ -18,7 +18,8 @@ from uuid import UUID
 import msgspec
 
 from bridge.triggers.tries import ERROR_TEXT_MAX
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import InvalidRequest, NotFound, Unavailable
 
 _TRIES_MAX: Final = 50

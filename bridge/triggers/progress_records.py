@@ -20,7 +20,8 @@ import msgspec
 
 from bridge.triggers.control import group_prefix, when
 from bridge.triggers.place import Progress
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 
 TELL_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""

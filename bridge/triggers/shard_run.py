@@ -40,7 +40,7 @@ from bridge.triggers.standing import Standing
 from bridge.triggers.tries import GroupTries, ShardTries
 from store.cells import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.failpoints import declare, failpoint
 
 __all__ = ["CHUNK_CELLS", "Progress", "ShardRun"]

@@ -26,7 +26,8 @@ from bridge.triggers.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, OffsetCommit
 from bridge.triggers.program import Trigger
 from bridge.triggers.shard_run import ShardRun
 from store.cells import StoredCell
-from store.engines.contract import Engine, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import LogRange
 from store.errors import CellfeedError, Unavailable
 from store.failpoints import failpoint
 from store.limits import SCAN_BYTES_MAX

@@ -32,7 +32,8 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.triggers.retry import ProcessEnded, TimedOut
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import StaleWriter
 from store.failpoints import declare, failpoint
 

@@ -23,7 +23,8 @@ from bridge.typed.typed_column import TypedColumns
 from bridge.typed.typed_format import Unfit
 from store.body_codec import decode_body, is_erased
 from store.cells import StoredCell
-from store.engines.contract import Engine, StateEntry, StateTable
+from store.engines.contract import Engine, StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import Unavailable
 from store.sharding import row_key_text
 

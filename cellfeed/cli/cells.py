@@ -15,7 +15,7 @@ from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_j
 from cellfeed.loading.load import LoadReport, LoadSpec, load_file
 from cellfeed.loading.records import FileFormat, size_of
 from store import json_body
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
 from store.sharding import check_shard
 

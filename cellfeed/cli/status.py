@@ -31,7 +31,7 @@ from cellfeed.run_dir import RunDir
 from cellfeed.storage import clusters_status
 from store.cells import moment
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.erasures import UnendedErasure
 from store.errors import CellfeedError, NotFound, Unavailable
 

@@ -17,7 +17,8 @@ from typing import TypeVar
 from uuid import UUID
 
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, StateTable
+from store.engines.contract import Engine, StateTable
+from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
 from store.engines.dictionary_contract import DictionaryStore
 from store.engines.index_contract import IndexStore
 from store.errors import OutcomeUnknown, StorageUnavailable

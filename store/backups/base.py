@@ -27,7 +27,8 @@ from store.backups.check import dictionaries_known, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog
 from store.cells import StoredCell
-from store.engines.contract import Engine, Head
+from store.engines.contract import Engine
+from store.engines.contract_values import Head
 from store.errors import ProtectData, Trimmed
 from store.histories import refuse_other_history
 

@@ -51,7 +51,8 @@ from store.backups.sealed import FORMATS
 from store.backups.synced import sync_folder, write_synced
 from store.cells import moment
 from store.dictionaries.dictionary import to_line
-from store.engines.contract import Engine, Head, StateEntry
+from store.engines.contract import Engine
+from store.engines.contract_values import Head, StateEntry
 from store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
 from store.failpoints import declare, failpoint
 

@@ -17,7 +17,8 @@ from store.backups.manifest import BackedErasure, BackedFile, Segment
 from store.body_codec import decode_body
 from store.cells import StoredCell, Triple
 from store.digest import ShardDigest
-from store.engines.contract import Engine, Head, Replica
+from store.engines.contract import Engine
+from store.engines.contract_values import Head, Replica
 from store.errors import CellfeedError, DataDamaged, Trimmed
 from store.limits import SCAN_CELLS_MAX
 from store.log_gaps import GapCheck

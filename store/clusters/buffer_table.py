@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from store.cells import NewCell
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 
 
 @dataclass(frozen=True, slots=True)

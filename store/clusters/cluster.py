@@ -39,7 +39,7 @@ from typing import Final, TypeVar
 from store.cells import NewCell, PutResult
 from store.clusters.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
 from store.clusters.roles import Role, newest, of_other_histories
-from store.engines.contract import ErasedStep, Head, Replica
+from store.engines.contract_values import ErasedStep, Head, Replica
 from store.errors import DataDamaged, OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
 from store.histories import is_same_history
 from store.limits import ADDED_ID_MAX

@@ -20,7 +20,7 @@ from typing import Final
 from store.clusters.cluster import Cluster
 from store.clusters.node import READ_TIMEOUT_S, NodeEngine
 from store.dictionaries.dictionary import Dictionary, name_of
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.engines.dictionary_contract import KeptDictionary, Turn
 from store.errors import DictionaryLost, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint

@@ -26,7 +26,8 @@ from store.clusters.shard_map import told_ranges
 from store.clusters.standing import ClusterStanding, standing
 from store.clusters.state import ClusterState
 from store.dictionaries import known
-from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Replica
 from store.engines.log_start import check_trim
 from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint

@@ -16,7 +16,7 @@ from store.clusters.cluster import Cluster
 from store.clusters.fan_out import FanOut
 from store.clusters.node import WRITE_TIMEOUT_S, NodeEngine
 from store.clusters.placement import Placement
-from store.engines.contract import LocatedCell, Replica, WriteTerms
+from store.engines.contract_values import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.errors import ShardMoving, StorageUnavailable

@@ -19,7 +19,8 @@ from store.cells import NewCell, PutResult
 from store.clusters.breaker import Breaker
 from store.clusters.buffer_table import NodeBufferTable
 from store.clusters.roles import Role, decode_role
-from store.engines.contract import Engine, ErasedStep, Head, Look, NodeStateTable, WriteTerms
+from store.engines.contract import Engine, NodeStateTable
+from store.engines.contract_values import ErasedStep, Head, Look, WriteTerms
 from store.engines.dictionary_contract import NodeDictionaryTable
 from store.engines.index_contract import NodeIndexStore
 from store.engines.mysql_guard import ROLE_KEY

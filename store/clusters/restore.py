@@ -32,7 +32,7 @@ from store.clusters.restore_mark import Mark
 from store.clusters.roles import Role, newest, read_role
 from store.clusters.shard_map import ShardMap, write_map
 from store.clusters.storage import ClusterServers
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, has_database
 from store.engines.mysql_migrations import Layout

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract import StateTable, WriteTerms
+from store.engines.contract import StateTable
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_guard import ROLE_KEY
 from store.errors import DataDamaged, NoMinion, ProtectData
 from store.histories import is_same_history

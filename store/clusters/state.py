@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from store.clusters.cluster import Cluster
 from store.clusters.node import READ_TIMEOUT_S
-from store.engines.contract import StateEntry
+from store.engines.contract_values import StateEntry
 
 
 class ClusterState:

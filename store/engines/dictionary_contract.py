@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from store.dictionaries.dictionary import Dictionary, name_of
 from store.dictionaries.known import KnownDictionary, know, known_or_none
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.errors import CellfeedError, DictionaryLost, Unavailable
 
 REFRESH_S: Final = 5.0

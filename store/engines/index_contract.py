@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast
 
 from store.cells import StoredCell
-from store.engines.contract import LocatedCell, Replica, WriteTerms
+from store.engines.contract_values import LocatedCell, Replica, WriteTerms
 
 Encoded = int | bytes
 

@@ -14,7 +14,8 @@ from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cells import NewCell, PutResult, StoredCell, Triple
 from store.clusters.buffer_table import NodeBufferTable
 from store.dictionaries import known
-from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Look, NodeStateTable, Replica, WriteTerms
+from store.engines.contract import NodeStateTable
+from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_cells import plain_cells, sql_moment

@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 from store.body_codec import decode_body, encode_bodies
 from store.cells import NewCell
 from store.clusters.buffer_table import BufferCount, BufferedCell
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_cells import parts
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_guard import Guard

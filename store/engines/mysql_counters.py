@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.engines.contract import Head, Look
+from store.engines.contract_values import Head, Look
 from store.engines.mysql_cells import MICROSECONDS
 from store.engines.mysql_connections import MySqlServer, is_mariadb, query
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS

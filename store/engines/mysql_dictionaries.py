@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from store.dictionaries.dictionary import Dictionary, id_of
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.dictionary_contract import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_guard import Guard

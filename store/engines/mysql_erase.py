@@ -22,7 +22,7 @@ import pymysql
 
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell, Triple
-from store.engines.contract import ErasedStep, WriteTerms
+from store.engines.contract_values import ErasedStep, WriteTerms
 from store.engines.mysql_cells import INSERT_COLUMNS, KEY, erase_bodies, row_literal, sql_moment
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, worth_another_try

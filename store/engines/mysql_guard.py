@@ -32,7 +32,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query, run_script
 from store.engines.mysql_errors import commit_failed, error_code, failed, worth_another_try
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS, confirm_by_minion

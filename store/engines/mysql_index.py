@@ -18,7 +18,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import LocatedCell, Replica, WriteTerms
+from store.engines.contract_values import LocatedCell, Replica, WriteTerms
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition

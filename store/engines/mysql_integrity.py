@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from store.cells import StoredCell
 from store.checks.findings import Findings, OnCells
 from store.checks.log_check import check_log
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.engines.mysql_cells import CELL, MICROSECONDS, read_cells
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_errors import failed

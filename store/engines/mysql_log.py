@@ -14,7 +14,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from store.cells import StoredCell
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.engines.log_start import check_scan
 from store.engines.mysql_cells import CURE, FRAMED, ROWS_MAX, from_location, plain_cells, read_cells, unframe
 from store.engines.mysql_connections import MySqlServer, query

@@ -25,7 +25,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_guard import Guard
 from store.errors import ProtectData, StorageUnavailable

@@ -25,7 +25,7 @@ from pymysql.constants import ER
 
 from store.cell_checksum import pack_key
 from store.cells import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_cells import CELL, INSERT_COLUMNS, parts, sql_moment, stored_cell
 from store.engines.mysql_connections import MySqlServer, Pipeline, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, worth_another_try

@@ -23,7 +23,7 @@ from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
 from store.clusters.restore_mark import RESTORE_KEY, Mark
 from store.dictionaries.dictionary import Dictionary
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql_cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_dictionaries import MySqlDictionaries

@@ -18,7 +18,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract import StateEntry, WriteTerms
+from store.engines.contract_values import StateEntry, WriteTerms
 from store.engines.mysql_connections import MySqlServer, commit_script, query, query_all
 from store.engines.mysql_errors import commit_failed, error_code, failed
 from store.engines.mysql_guard import Guard

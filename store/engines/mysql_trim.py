@@ -16,7 +16,7 @@ from random import uniform
 
 import pymysql
 
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.log_start import check_trim, step_end
 from store.engines.mysql_connections import MySqlServer, commit_script, query
 from store.engines.mysql_errors import commit_failed, worth_another_try

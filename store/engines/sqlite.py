@@ -25,7 +25,8 @@ from store.body_codec import DEFAULT_CODEC, encode_cells
 from store.cell_checksum import pack_key
 from store.cells import NewCell, Outcome, PutResult, StoredCell, Triple
 from store.dictionaries import known
-from store.engines.contract import ErasedStep, Head, LocatedCell, LogRange, Replica, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Replica
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end

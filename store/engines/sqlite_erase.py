@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from store.body_codec import ERASED_BODY
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import ErasedStep
+from store.engines.contract_values import ErasedStep
 from store.engines.sqlite_cells import INSERT_CELL, counter_of, erase_bodies, row_of
 from store.limits import ADDED_ID_MAX
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 
 from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import LocatedCell, Replica
+from store.engines.contract_values import LocatedCell, Replica
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 from store.engines.index_fences import Fences
 from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition

@@ -13,7 +13,7 @@ from typing import Any, Final
 from store.cells import StoredCell
 from store.checks.findings import Findings, OnCells
 from store.checks.log_check import check_log
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.engines.instance_lock import SharedLock
 from store.engines.sqlite_cells import CELL, position_of, stored_cells
 from store.engines.sqlite_files import connect, sqlite_error

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.engines.contract import StateEntry
+from store.engines.contract_values import StateEntry
 from store.engines.sqlite_files import SqliteFile
 from store.engines.state_limits import check_state_write
 from store.failpoints import declare, failpoint

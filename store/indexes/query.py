@@ -19,7 +19,8 @@ from store.api import ReadFrom
 from store.arguments import check_read_from
 from store.body_codec import cell_from_stored, is_erased
 from store.cells import Cell
-from store.engines.contract import Engine, LocatedCell
+from store.engines.contract import Engine
+from store.engines.contract_values import LocatedCell
 from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
 from store.errors import InvalidRequest, StorageUnavailable
 from store.indexes.catalog import Catalog, IndexRecord, VersionRecord

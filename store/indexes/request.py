@@ -13,7 +13,7 @@ import msgspec
 
 from store.api import ReadFrom
 from store.cells import Cell, check_column_name
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.engines.index_contract import OPERATORS, Condition, Encoded
 from store.errors import InvalidLocation, InvalidRequest
 from store.indexes.definition import IndexDefinition

@@ -26,7 +26,8 @@ from typing import Final
 import msgspec
 
 from store.cells import StoredCell
-from store.engines.contract import Engine, StateEntry
+from store.engines.contract import Engine
+from store.engines.contract_values import StateEntry
 from store.engines.index_contract import Encoded, Entry
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint

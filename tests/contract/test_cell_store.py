@@ -14,7 +14,7 @@ from store.api import CellStore, ErasedRow, ReadFrom
 from store.cells import ERASED_COLUMN, Outcome
 from store.client import Client
 from store.datastore import Datastore
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import (

@@ -17,7 +17,8 @@ import zstandard
 from cellfeed.testing.failing_master import FailingMaster
 from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
 from store.cells import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
-from store.engines.contract import Engine, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite import SqliteEngine

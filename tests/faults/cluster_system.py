@@ -24,7 +24,7 @@ from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import FailoverSupervisor
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer, parse_mysql_url
 from store.indexes.version import IndexVersion

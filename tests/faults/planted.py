@@ -17,7 +17,7 @@ from store.clusters.engine import ClusteredEngine
 from store.clusters.indexes import ClusteredIndexes
 from store.clusters.puts import ClusteredPuts
 from store.datastore import Datastore
-from store.engines.contract import Head, LocatedCell
+from store.engines.contract_values import Head, LocatedCell
 from store.engines.mysql_buffer import MySqlBuffer
 from store.engines.mysql_guard import Guard
 from store.engines.mysql_state import MySqlState

@@ -25,7 +25,7 @@ from store.clusters.restore import ClusterTarget
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.datastore import Datastore
-from store.engines.contract import LogRange, Replica
+from store.engines.contract_values import LogRange, Replica
 from store.engines.mysql_connections import MySqlServer
 from store.engines.sqlite_restore import SqliteTarget
 from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, StorageUnavailable

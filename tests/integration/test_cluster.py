@@ -18,7 +18,7 @@ from store.clusters.rejoin import clone, follow_again, heard_epoch, is_prefix
 from store.clusters.shard_map import even_map
 from store.clusters.storage import ClusterServers
 from store.clusters.supervisor import AGAIN_S, DETECT_S, FailoverSupervisor
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.mysql_replication import is_read_only, minion_status, open_for_writes, promotion_lock

@@ -9,7 +9,7 @@ import pytest
 
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
-from store.engines.contract import LogRange, Replica
+from store.engines.contract_values import LogRange, Replica
 from store.errors import DataDamaged
 from tests.services.cluster_steps import shown
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard

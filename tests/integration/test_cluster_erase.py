@@ -15,7 +15,7 @@ from store.cells import ERASED_COLUMN, NewCell, Outcome
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
 from store.clusters.shard_map import even_map
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import OutcomeUnknown, RowErased, StaleWriter

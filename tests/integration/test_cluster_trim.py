@@ -12,7 +12,7 @@ from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import cluster_role, promote
 from store.clusters.rejoin import follow_again, is_prefix
 from store.clusters.shard_map import even_map
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable

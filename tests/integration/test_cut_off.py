@@ -13,7 +13,7 @@ from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
 from store.clusters.failover import promote
 from store.clusters.storage import ClusterServers
-from store.engines.contract import Replica
+from store.engines.contract_values import Replica
 from store.engines.mysql_connections import MySqlServer
 from store.errors import StorageUnavailable
 from store.limits import ADDED_ID_MAX

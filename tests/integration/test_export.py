@@ -50,7 +50,7 @@ from bridge.triggers.parked import ParkedCells
 from bridge.trimming.needed import needs
 from bridge.trimming.trim import Trimming
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import NotFound, ProtectData, Refused, StorageUnavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_process import LOOKS_MEANWHILE

@@ -14,7 +14,7 @@ from store.clusters.failover import cluster_role, promote
 from store.clusters.migrate import migrate_cluster
 from store.clusters.roles import Role, read_role
 from store.dictionaries.dictionary import Dictionary
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.index_contract import IndexTable
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer

@@ -9,7 +9,7 @@ import pytest
 
 from store.body_codec import decode_body
 from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.errors import DataDamaged

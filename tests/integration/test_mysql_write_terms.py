@@ -11,7 +11,7 @@ import pytest
 
 from store.cells import NewCell, Outcome
 from store.clusters.roles import Role, write_role
-from store.engines.contract import WriteTerms
+from store.engines.contract_values import WriteTerms
 from store.engines.mysql import MySqlEngine
 from store.engines.mysql_connections import MySqlServer
 from store.engines.mysql_guard import ROLE_KEY

@@ -20,7 +20,7 @@ from store.clusters.moves.underway import owners, underway
 from store.clusters.rejoin import clone, follow_again
 from store.clusters.shard_map import read_map
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.engines.index_contract import IndexTable
 from store.engines.mysql_state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable

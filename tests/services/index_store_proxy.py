@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from store.cells import StoredCell
-from store.engines.contract import LocatedCell, Replica
+from store.engines.contract_values import LocatedCell, Replica
 from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from store.body_codec import encode_body
 from store.cells import StoredCell
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.json_body import canonical
 
 

@@ -18,7 +18,7 @@ from store.backups.folder import Backup, BackupFolder
 from store.backups.restore import plan, restore
 from store.cells import Triple
 from store.datastore import Datastore
-from store.engines.contract import Head, LocatedCell, Replica
+from store.engines.contract_values import Head, LocatedCell, Replica
 from store.engines.sqlite_cells import position_of
 from store.engines.sqlite_open import CELLS_FILE
 from store.engines.sqlite_restore import SqliteTarget

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from store.clusters.node import StorageNode
-from store.engines.contract import Look
+from store.engines.contract_values import Look
 from store.errors import StorageUnavailable
 from tests.services.waiting import wait_until
 

@@ -13,7 +13,7 @@ from store.clusters import cluster as cluster_module
 from store.clusters.cluster import Cluster, Watermark
 from store.clusters.node import NodeView, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 
 ROLE = Role("c1", "a", 1, ["b", "c"])

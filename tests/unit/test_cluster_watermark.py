@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from store.clusters.cluster import Cluster
 from store.clusters.node import NodeView
 from store.clusters.roles import Role
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 
 ALONE: Final = Role("c1", "a", 0)
 JOINED: Final = ALONE.with_minion("b", semi_sync=False)

@@ -24,7 +24,8 @@ from bridge.export.topics import check_partitions, check_settings, wanted_settin
 from bridge.export.translate import Found, offset_of
 from store.cells import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine, Head, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import Head, LogRange
 from store.errors import InvalidRequest, ProtectData
 from tests.integration.export_steps import put
 

@@ -14,7 +14,7 @@ from bridge.export.declaration import Export
 from bridge.export.worker import run_exporter
 from bridge.triggers.standing import Standing
 from store.datastore import Datastore
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from tests.services.waiting import wait_until
 
 LONG_S = 60.0

@@ -18,7 +18,7 @@ from bridge.coordination.in_store import StoreCoordinator
 from store import json_body
 from store.body_codec import encode_bodies
 from store.datastore import Datastore
-from store.engines.contract import LocatedCell, StateEntry
+from store.engines.contract_values import LocatedCell, StateEntry
 from store.engines.sqlite_state import SqliteState
 from store.errors import DataDamaged, StorageUnavailable
 from store.indexes.definition import parse_definition

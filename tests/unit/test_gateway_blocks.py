@@ -22,7 +22,8 @@ from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
 from bridge.gateway.topics import make_topic
 from store.datastore import Datastore
-from store.engines.contract import Engine, LogRange
+from store.engines.contract import Engine
+from store.engines.contract_values import LogRange
 from store.errors import Trimmed
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from bridge.gateway.protocol import RequestHead
 from bridge.gateway.server import Gateway
 from store.cells import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.engines.sqlite import SqliteEngine
 from store.errors import StorageUnavailable
 from tests.unit.test_gateway_connection import with_gateway

@@ -15,7 +15,7 @@ from bridge.gateway import api_01_fetch
 from bridge.gateway.context import GatewayContext, Peer
 from bridge.gateway.protocol import RequestHead
 from bridge.gateway.users import Acl, Security
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)

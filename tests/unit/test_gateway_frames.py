@@ -7,6 +7,7 @@ import struct
 from dataclasses import fields
 from datetime import timedelta
 from io import BytesIO
+from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
+from bridge.gateway import apis
+from bridge.gateway.api_registry import api
 from bridge.gateway.apis import APIS, FLEXIBLE_FROM
 from bridge.gateway.frame_check import MalformedFrame, check_frame
 from bridge.gateway.protocol import RequestHead, read_head, read_request, write_response
@@ -131,5 +134,12 @@ def test_the_answer_to_api_versions_always_has_the_oldest_head() -> None:
 
 
 def test_no_api_is_advertised_without_its_file() -> None:
-    for api in APIS.values():
-        assert api.handle.__module__.startswith(f"bridge.gateway.api_{api.key:02d}_")
+    for each in APIS.values():
+        assert each.handle.__module__.startswith(f"bridge.gateway.api_{each.key:02d}_")
+
+
+def test_every_module_of_an_api_registers_its_key_once() -> None:
+    files = sorted(path.name for path in Path(apis.__file__).parent.glob("api_[0-9]*.py"))
+    assert [f"api_{key:02}" for key in sorted(APIS)] == [name[:6] for name in files]
+    with pytest.raises(ValueError, match="two handlers for API 18"):
+        api(18, (0, 0))(APIS[18].handle)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bridge.gateway.heads import LogHeads
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from store.errors import StorageUnavailable
 
 LONG_S = 60.0

@@ -22,7 +22,7 @@ from bridge.gateway.limits import NEWEST_CELLS
 from bridge.gateway.newest import LatestReads, Newest, Reader, encode_newest
 from bridge.gateway.topics import make_topic
 from store.cells import StoredCell
-from store.engines.contract import Head
+from store.engines.contract_values import Head
 from tests.unit.log_of_cells import LogOfCells, log_cell
 
 LATEST = make_topic("trips@latest", View(), JsonFormat(), latest=True)

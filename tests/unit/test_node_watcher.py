@@ -14,7 +14,7 @@ import pytest
 
 from store.clusters.node import NodeEngine, StorageNode
 from store.clusters.roles import Role
-from store.engines.contract import Head, Look
+from store.engines.contract_values import Head, Look
 from store.engines.mysql_connections import MySqlServer
 from store.errors import StorageUnavailable
 

@@ -17,7 +17,8 @@ from store.backups.restore import plan, restore
 from store.body_codec import encode_body
 from store.cells import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine, Head
+from store.engines.contract import Engine
+from store.engines.contract_values import Head
 from store.engines.sqlite_restore import SqliteTarget
 from store.errors import DataDamaged
 from tests.rides import rides

@@ -22,7 +22,7 @@ from bridge.triggers.sweep import Sweep
 from bridge.triggers.worker import run_trigger_worker
 from store.cells import Cell, StoredCell
 from store.datastore import Datastore
-from store.engines.contract import LogRange
+from store.engines.contract_values import LogRange
 from store.errors import StaleWriter, StorageUnavailable
 from store.limits import SCAN_BYTES_MAX
 from tests.services.waiting import wait_until

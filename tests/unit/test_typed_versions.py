@@ -36,7 +36,8 @@ from bridge.typed.typed_format import TypedFormat
 from bridge.typed.unfit import forget_row, note_unfit, try_again, unfit_cells
 from bridge.typed.versions import IncompatibleSchema, Settings, register, register_declared, stored_columns
 from store.datastore import Datastore
-from store.engines.contract import StateEntry, StateTable
+from store.engines.contract import StateTable
+from store.engines.contract_values import StateEntry
 from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from store.sharding import row_key_text

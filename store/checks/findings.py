@@ -67,6 +67,13 @@ class Findings:
         else:
             self.found.append(Finding(kind, place, text, shard, ids))
 
+    def take(self, other: Findings) -> None:
+        """Adds what another one has, of a part that was looked at beside."""
+        self.found += other.found
+        self.cells += other.cells
+        self.without_checksum += other.without_checksum
+        self.unnamed += other.unnamed
+
     @property
     def well(self) -> bool:
         """Whether nothing is wrong that was not mended."""

@@ -6,7 +6,8 @@ held against its own counters, however far behind it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -42,17 +43,25 @@ def check_node(place: str, server: MySqlServer, layout: Layout, into: Findings, 
         with patient.connection() as connection:
             counters = {int(shard): range(int(start), int(end)) for shard, start, end in _counters(connection, layout)}
             columns = {name.decode(errors="replace") for (name,) in query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")}
-        for shard in sorted(counters):
-            try:
-                _check_tables(place, patient, [f"{layout.database(shard)}.cell"], into)
-                with _moment(patient) as connection:
-                    _check_shard(place, connection, layout, shard, set(columns), into, on_cells)
-            except ShardMoving:
-                continue  # it has left meanwhile: whoever serves it now is asked for it
-            except DataDamaged as error:
-                into.add("unread", place, f"shard {shard}: {error}", shard)
+        own = Findings()
+        with ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside:  # the server has more to do with a shard than this process has
+            checked = [beside.submit(_check_table, place, patient, layout, shard, own) for shard in sorted(counters)]
+            for shard in sorted(counters):
+                _each(place, shard, into, lambda shard=shard: _check_cells(place, patient, layout, shard, set(columns), into, on_cells))  # type: ignore[misc]
+            for each in checked:
+                each.result()
+        into.take(own)
     finally:
         patient.close()
+
+
+def _each(place: str, shard: int, into: Findings, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except ShardMoving:
+        pass  # it has left meanwhile: whoever serves it now is asked for it
+    except DataDamaged as error:
+        into.add("unread", place, f"shard {shard}: {error}", shard)
 
 
 def ids_of(server: MySqlServer, layout: Layout) -> int:
@@ -63,6 +72,26 @@ def ids_of(server: MySqlServer, layout: Layout) -> int:
 
 def _counters(connection: Connection[Any], layout: Layout) -> Sequence[tuple[Any, ...]]:
     return query(connection, f"SELECT shard, log_start, next_added_id FROM {layout.meta}.shard_counter")
+
+
+def _check_cells(place: str, server: MySqlServer, layout: Layout, shard: int, columns: set[str], into: Findings, on_cells: OnCells) -> None:
+    with _moment(server) as connection:
+        _check_shard(place, connection, layout, shard, columns, into, on_cells)
+
+
+def _check_table(place: str, server: MySqlServer, layout: Layout, shard: int, into: Findings) -> None:
+    """The server's own check of the shard's cells, and whether its keys name the same cells as its places do."""
+
+    def check() -> None:
+        table = f"{layout.database(shard)}.cell"
+        _check_tables(place, server, [table], into)
+        with _moment(server) as connection:
+            by_place, by_key = (query(connection, f"SELECT COUNT(*), {_KEY_SUM} FROM {table} FORCE INDEX ({index})")[0] for index in ("PRIMARY", "triple"))
+        if by_place != by_key:
+            text = f"shard {shard}: its cells are not found by their keys: {by_place[0]} cells, {by_key[0]} keys, and their sums differ"
+            into.add("key", place, text, shard)
+
+    _each(place, shard, into, check)
 
 
 def _check_shard(place: str, connection: Connection[Any], layout: Layout, shard: int, columns: set[str], into: Findings, on_cells: OnCells) -> None:
@@ -81,9 +110,6 @@ def _check_shard(place: str, connection: Connection[Any], layout: Layout, shard:
     if int(count):
         text = f"shard {shard} has {count} cells outside of its log, which goes from {head.log_start} to {head.next_added_id - 1}: from {least} to {most}"
         into.add("counter", place, text, shard, range(int(least), int(most) + 1))
-    by_place, by_key = (query(connection, f"SELECT COUNT(*), {_KEY_SUM} FROM {table} FORCE INDEX ({index})")[0] for index in ("PRIMARY", "triple"))
-    if by_place != by_key:
-        into.add("key", place, f"shard {shard}: its cells are not found by their keys: {by_place[0]} cells, {by_key[0]} keys, and their sums differ", shard)
 
 
 class _MySqlLog:

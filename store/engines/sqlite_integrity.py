@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -34,7 +35,13 @@ def check_files(directory: Path, datastore: str, shards: int, into: Findings, on
     if not directory.is_dir():
         raise NotFound(f"there is no datastore in {directory}")
     with closing(SharedLock(directory)):
-        history_id = _check_cells(directory, datastore, shards, into, on_cells)
+        own = Findings()
+        with ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside:  # SQLite's own check takes as long as all of ours, and not the interpreter's lock
+            checked = beside.submit(_integrity, directory / CELLS_FILE, own) if (directory / CELLS_FILE).exists() else None
+            history_id = _check_cells(directory, datastore, shards, into, on_cells)
+            if checked is not None:
+                checked.result()
+        into.take(own)
         for name in (STATE_FILE, INDEX_FILE):
             _check_other(directory / name, history_id, into)
 
@@ -54,7 +61,6 @@ def _check_cells(directory: Path, datastore: str, shards: int, into: Findings, o
     if not path.exists():
         into.add("identity", CELLS_FILE, f"{path} is missing, and with it the cells")
         return None
-    _integrity(path, into)
     try:
         with _reading(path) as connection:
             history_id = _identity(connection, path, datastore, shards, into)

@@ -44,6 +44,9 @@ _ERASE_ROWS: Final = 500
 _HEAD: Final = struct.Struct(">Qqqq16s")
 _NO_CRC: Final = 1 << 40
 
+_NAME_AT: Final = _HEAD.size - 8
+"""Where the column's name begins in what is summed."""
+
 _added_id = itemgetter(0)
 
 
@@ -132,7 +135,7 @@ def read_cells(connection: Connection[Any], shard: int, table: str, location: in
     [(count, frames)] = query(connection, sql)
     cells = _unframe(shard, frames or b"")
     if cells and len(cells) == int(count):
-        return sorted(cells, key=_added_id)
+        return cells
     # The joined value was cut at its limit (rows of tens of kilobytes), or no id of that range is there: plain rows, then.
     return plain_cells(connection, shard, table, rest)
 
@@ -145,31 +148,38 @@ def from_location(location: int, limit: int) -> str:
 def unframe(shard: int, frames: Sequence[bytes | None], plain: Callable[[], list[StoredCell]]) -> list[StoredCell]:
     """The cells of one frame a row, in the order of their ids. ``plain`` reads them as rows, where one has a value that makes no frame. Raises DataDamaged."""
     whole = [frame for frame in frames if frame is not None]
-    return sorted(_unframe(shard, b"".join(whole)), key=_added_id) if len(whole) == len(frames) else plain()
+    return _unframe(shard, b"".join(whole)) if len(whole) == len(frames) else plain()
 
 
 def _unframe(shard: int, frames: bytes) -> list[StoredCell]:
-    """The whole cells in a framed answer; a cut last one is left out. Raises DataDamaged."""
+    """The whole cells in a framed answer, in the order of their ids; a cut last one is left out. Raises DataDamaged. Some 0.85 µs a cell, 0.25 of it for the
+    checksum; one for many frames would cost more: to combine those that they have takes longer than a call of C for each."""
     cells: list[StoredCell] = []
     append, unpack, head_bytes, new = cells.append, _HEAD.unpack_from, _HEAD.size, tuple.__new__
     names: dict[bytes, str] = {}  # a log has few of them, again and again
-    position, end = 0, len(frames)
+    position, end, last, in_order = 0, len(frames), -1, True
     while position + head_bytes <= end:
         lengths, added_id, ref_key, created_at_us, row_key = unpack(frames, position)
-        name_start = position + head_bytes
-        body_start = name_start + (lengths >> 32 & 0xFF)
-        summed = frames[position + 8 : (position := body_start + (lengths >> 41))]
+        body_at = _NAME_AT + (lengths >> 32 & 0xFF)
+        start = position + 8
+        position = start + body_at + (lengths >> 41)
         if position > end:
             break
+        summed = frames[start:position]
         if crc32c(summed) != lengths & 0xFFFF_FFFF and not lengths & _NO_CRC:
             raise _damaged(shard, added_id)
-        name = frames[name_start:body_start]
+        name = summed[_NAME_AT:body_at]
         try:
             column_name = names.get(name) or names.setdefault(name, name.decode())
         except UnicodeDecodeError:
             raise _damaged(shard, added_id) from None
-        append(new(StoredCell, (added_id, row_key, column_name, ref_key, created_at_us, frames[body_start:position])))
-    if max(map(_added_id, cells), default=0) > ADDED_ID_MAX:
+        if added_id <= last:
+            in_order = False
+        last = added_id
+        append(new(StoredCell, (added_id, row_key, column_name, ref_key, created_at_us, summed[body_at:])))
+    if not in_order:  # the server joins rows in any order it likes
+        cells.sort(key=_added_id)
+    if cells and cells[-1].added_id > ADDED_ID_MAX:
         raise DataDamaged(f"a scan of shard {shard} has frames that do not hold added_ids")
     return cells
 

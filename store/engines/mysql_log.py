@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 from pymysql.connections import Connection
@@ -22,6 +23,8 @@ from store.engines.mysql_counters import MySqlCounters
 from store.engines.scan_gaps import has_gap, refuse_gap
 from store.errors import Trimmed
 from store.limits import SCAN_BYTES_MAX
+
+_body = itemgetter(5)
 
 _SCAN_STEP: Final = 2_000
 """Rows in one framed answer: its 64 MB (``group_concat_max_len``) hold them at 32 kB each; larger ones are fetched row by row."""
@@ -49,11 +52,11 @@ class MySqlLog:
                     if cells:
                         return cells  # they were there when they were read; whoever goes on behind them is told
                     raise
-                for cell in step:
-                    scanned_bytes += len(cell.body)
-                    if scanned_bytes > SCAN_BYTES_MAX and cells:
-                        return cells
-                    cells.append(cell)
+                step_bytes = sum(map(len, map(_body, step)))
+                if scanned_bytes + step_bytes > SCAN_BYTES_MAX:
+                    return cells + _within_scan_bytes(step, scanned_bytes)
+                scanned_bytes += step_bytes
+                cells += step
                 if len(step) < _SCAN_STEP:
                     break
         return cells
@@ -110,11 +113,11 @@ class MySqlLog:
         return f"{self._database(shard)}.cell"
 
 
-def _within_scan_bytes(cells: list[StoredCell]) -> list[StoredCell]:
-    """The first of them, as many as one scan may give."""
-    scanned_bytes = 0
+def _within_scan_bytes(cells: list[StoredCell], before_bytes: int = 0) -> list[StoredCell]:
+    """The first of them, as many as one scan may give behind others of so many bytes; without others one at least."""
+    scanned_bytes = before_bytes
     for index, cell in enumerate(cells):
         scanned_bytes += len(cell.body)
-        if scanned_bytes > SCAN_BYTES_MAX and index:
+        if scanned_bytes > SCAN_BYTES_MAX and (index or before_bytes):
             return cells[:index]
     return cells

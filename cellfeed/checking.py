@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from bridge.indexes.groups import index_positions
@@ -12,8 +13,15 @@ from cellfeed.cli.instance import opened
 from cellfeed.config import Config
 from cellfeed.run_dir import RunDir
 from store.checks.findings import Findings, OnCells
+from store.checks.repair import BackupSource, Mender, Source, repair
 from store.clusters.check import cells_of, check_cluster
-from store.engines.sqlite_integrity import check_files, last_ids
+from store.clusters.failover import cluster_role
+from store.engines.instance_lock import SharedLock
+from store.engines.mysql_mend import NodeCopies, NodeMender
+from store.engines.mysql_migrations import Layout
+from store.engines.sqlite_integrity import check_files, file_history, integrity_of, last_ids
+from store.engines.sqlite_mend import SqliteMender
+from store.engines.sqlite_open import CELLS_FILE
 from store.errors import CellfeedError
 from store.indexes.check import IndexCheck
 
@@ -64,3 +72,50 @@ def check_indexes(config: Path | None, run_dir: Path, wait_s: float, into: Findi
                     into.add("unread", place, f"{check.report.unsettled} rows got new cells at every look: check again")
     except CellfeedError as error:
         into.add("unread", "indexes", f"not compared with the cells: {error}")
+
+
+def repair_storage(config: Config, run_dir: Path, backups: Path | None, found: Findings) -> None:
+    """Puts verified copies in the place of damaged and lost cells: of another node of the same cluster, or of a backup of the same history."""
+    with ExitStack() as held:
+        if config.datastore.clusters:
+            _repair_clusters(config, backups, found, held)
+        else:
+            _repair_files(config, run_dir, backups, found, held)
+
+
+def _repair_files(config: Config, run_dir: Path, backups: Path | None, found: Findings, held: ExitStack) -> None:
+    given, place = config.datastore, directory_of(config, run_dir)
+    held.enter_context(closing(SharedLock(place)))
+    if not (place / CELLS_FILE).exists():
+        return
+    mender = held.enter_context(closing(SqliteMender(place)))
+    damaged = [index for index, each in enumerate(found.found) if each.place == CELLS_FILE and each.kind == "integrity"]
+    if damaged:
+        with suppress(CellfeedError):  # what is not mended is told by the next look
+            mender.rebuild_keys()
+    if damaged and integrity_of(place / CELLS_FILE):
+        for index in damaged:
+            found.found[index] = replace(found.found[index], mended="the index of keys was built again from the cells")
+    sources = [BackupSource(backups, given.name, given.shards, file_history(place))] if backups is not None else []
+    repair(found, {CELLS_FILE: mender}, {CELLS_FILE: sources}, given.shards)
+
+
+def _repair_clusters(config: Config, backups: Path | None, found: Findings, held: ExitStack) -> None:
+    given, layout = config.datastore, Layout(config.datastore.name, config.datastore.shards)
+    menders: dict[str, Mender] = {}
+    sources: dict[str, list[Source]] = {}
+    for each in given.clusters:
+        servers = held.enter_context(closing(storage.cluster_servers(config, each.name)))
+        try:
+            role, silent = cluster_role(servers)
+        except CellfeedError:
+            continue  # the check has told why
+        # Only nodes of the cluster's history that follow its master: their identity is verified.
+        nodes = [node for node in (role.master, *role.minions) if node not in silent]
+        for node in nodes:
+            place = f"{each.name}/{node}"
+            menders[place] = NodeMender(servers.server(node), layout)
+            sources[place] = [NodeCopies(f"node {other} of cluster {each.name}", servers.server(other), layout) for other in nodes if other != node]
+            if backups is not None:
+                sources[place].append(BackupSource(backups, given.name, given.shards, role.history_id))
+    repair(found, menders, sources, given.shards)

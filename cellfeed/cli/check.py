@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +11,13 @@ from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
+from store.errors import InvalidRequest
 
 
 def check(
     indexes: Annotated[bool, typer.Option(help="Hold the entries of indexes against the cells as well.")] = True,
+    repair: Annotated[bool, typer.Option("--repair", help="Put verified copies in the place of damaged and lost cells.")] = False,
+    backups: Annotated[Path | None, typer.Option("--backups", help="With --repair: take copies from backups in this folder as well.")] = None,
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for indexes to come to the ends of the logs, in seconds.")] = 10.0,
     config: ConfigOption = None,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
@@ -23,8 +27,14 @@ def check(
 
     Identities of histories; SQLite's integrity_check, or CHECK TABLE; ids that a log lacks; the checksum of every cell; counters, keys and index entries
     against the cells. Each finding names its place, shard and added_id. Exits with 1 when anything is wrong, or could not be looked at.
+
+    --repair takes a copy from another node of the same cluster, or from a backup of the same history, and only where its checksum fits. Each cell that it
+    replaced is named. Without a good copy it changes nothing.
     """
-    from cellfeed.checking import cells_to_check, check_indexes, check_storage
+    if backups is not None and not repair:
+        raise InvalidRequest("--backups says where --repair takes copies from: give both, or none")
+
+    from cellfeed.checking import cells_to_check, check_indexes, check_storage, repair_storage
     from store.checks.findings import Findings
 
     settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
@@ -32,6 +42,9 @@ def check(
         task = bar.add_task(f"checking {settings.datastore.name} (cells)", total=cells_to_check(settings, run_dir))
         check_storage(settings, run_dir, found, lambda cells: bar.advance(task, cells))
     seconds = time.monotonic() - began_s
+    if repair:
+        with errors.status("repairing"):
+            repair_storage(settings, run_dir, backups, found)
     if indexes:
         with errors.status("indexes") as status:
             check_indexes(config, run_dir, wait_s, found, status.update)

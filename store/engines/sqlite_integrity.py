@@ -55,6 +55,21 @@ def last_ids(directory: Path) -> int:
         return 0
 
 
+def file_history(directory: Path) -> str:
+    """The identity in the file with the cells; empty where it cannot be read."""
+    try:
+        with _reading(directory / CELLS_FILE) as connection:
+            told = [str(found) for (found,) in connection.execute("SELECT history_id FROM history")]
+    except CellfeedError:
+        return ""
+    return told[0] if len(told) == 1 else ""
+
+
+def integrity_of(path: Path) -> bool:
+    """Whether SQLite's own check finds nothing in a file."""
+    return _integrity(path, Findings())
+
+
 def _check_cells(directory: Path, datastore: str, shards: int, into: Findings, on_cells: OnCells) -> str | None:
     """The file with the cells; its history, where it tells one."""
     path = directory / CELLS_FILE

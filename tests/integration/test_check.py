@@ -49,7 +49,7 @@ def place(run_dir: Path) -> Path:
 
 def check(run_dir: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
     done = CliRunner().invoke(command_line("check"), ["check", *words, "--json", "--run-dir", str(run_dir)])
-    assert isinstance(done.exception, SystemExit | None), done.exception
+    assert isinstance(done.exception, SystemExit | None), repr(done.exception)
     return done.exit_code, [json.loads(line) for line in done.output.splitlines()]
 
 

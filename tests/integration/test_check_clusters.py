@@ -44,7 +44,7 @@ def config(cluster: TestCluster, tmp_path: Path) -> Path:
 
 def check(config: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
     done = CliRunner().invoke(command_line("check"), ["check", "--json", "--config", str(config), *words])
-    assert isinstance(done.exception, SystemExit | None), done.exception
+    assert isinstance(done.exception, SystemExit | None), repr(done.exception)
     return done.exit_code, [json.loads(line) for line in done.output.splitlines()]
 
 
@@ -103,3 +103,51 @@ def test_a_node_that_is_away_and_one_of_another_history_are_named(cluster: TestC
     hurt(cluster, "b", f"UPDATE trips_meta.state_entry SET value = REPLACE(value, '{history_id}', '{other}')")
     code, found = check(config, "--no-indexes")
     assert (code, [(each["kind"], each["place"]) for each in found[:-1]]) == (1, [("identity", f"{cluster.name}/b")])
+
+
+def rows(cluster: TestCluster, node: str) -> list[tuple[Any, ...]]:
+    return cluster.servers[node].sql(f"SELECT added_id, HEX(row_key), column_name, ref_key, HEX(body), created_at, crc FROM {TABLE} ORDER BY added_id")
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_node_gets_its_damaged_and_lost_cells_from_another_one(cluster: TestCluster, filled: ClusteredEngine, config: Path, node: str) -> None:
+    before = rows(cluster, node)
+    victim = cells_of_shard(SHARD, 0, 42)[41]
+    hurt(cluster, node, f"UPDATE {TABLE} SET row_key = REPEAT(X'07', 16) WHERE added_id = 7", f"DELETE FROM {TABLE} WHERE added_id BETWEEN 50 AND 54")
+    others = [rows(cluster, other) for other in "abc" if other != node]
+    position = cluster.servers[node].sql("SELECT @@gtid_binlog_pos")
+    code, found = check(config, "--repair", "--no-indexes")
+    assert (code, len(found)) == (0, 3)
+    source = "b" if node == "a" else "a"
+    assert {each["mended"] for each in found[:-1]} == {
+        f"shard {SHARD}: replaced added_id 7 by the copy of node {source} of cluster {cluster.name}",
+        f"shard {SHARD}: replaced added_ids 50 to 54 by the copy of node {source} of cluster {cluster.name}",
+    }
+    assert rows(cluster, node) == before
+    assert [rows(cluster, other) for other in "abc" if other != node] == others
+    assert cluster.servers[node].sql("SELECT @@gtid_binlog_pos") == position, "no part of the history"
+    filled.erase(victim.row_key)
+    wait_until(lambda: len({tuple(rows(cluster, other)) for other in "abc"}) == 1, "the node follows")
+
+
+def test_a_copy_that_no_checksum_proves_is_not_taken(cluster: TestCluster, filled: ClusteredEngine, config: Path) -> None:
+    hurt(cluster, "b", f"UPDATE {TABLE} SET body = X'04' WHERE added_id = 7")
+    hurt(cluster, "a", f"UPDATE {TABLE} SET crc = NULL WHERE added_id = 7")
+    hurt(cluster, "c", f"UPDATE {TABLE} SET body = X'05' WHERE added_id = 7")
+    before = [rows(cluster, node) for node in "abc"]
+    code, found = check(config, "--repair", "--no-indexes")
+    assert code == 1
+    named = [each for each in found[:-1] if each["kind"] == "checksum"]
+    assert {(each["place"], each["from"]) for each in named} == {(f"{cluster.name}/{node}", 7) for node in "bc"}
+    assert all("nothing changed: added_id 7: no verified copy" in each["text"] for each in named)
+    assert [rows(cluster, node) for node in "abc"] == before
+
+
+def test_a_cell_whose_row_was_erased_comes_back_without_its_body(cluster: TestCluster, filled: ClusteredEngine, config: Path) -> None:
+    victim = cells_of_shard(SHARD, 0, 42)[41]
+    filled.erase(victim.row_key)
+    wait_until(lambda: all(len(rows(cluster, node)) == CELLS + 1 for node in "abc"), "all nodes have it")
+    before = rows(cluster, "b")
+    hurt(cluster, "b", f"DELETE FROM {TABLE} WHERE added_id = 41")
+    assert check(config, "--repair", "--no-indexes")[0] == 0
+    assert rows(cluster, "b") == before

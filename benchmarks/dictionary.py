@@ -22,7 +22,8 @@ TRIPS = 6_433
 """The data set; more would be the same trips again, which a dictionary has seen."""
 GROUP_CELLS = 500
 RUNS = 15
-BYTES = at_most(90)
+BYTES = at_most(105)
+"""The zones of trips took 17 bytes off when values of 1 % of the row keys were kept. Values as frequent as those are names of drivers elsewhere."""
 ENCODE_US = at_most(3.5)
 DECODE_US = at_most(0.8)
 """What a prototype came to on longer trips, 418 bytes of JSON."""

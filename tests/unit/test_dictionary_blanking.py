@@ -97,6 +97,31 @@ def test_a_dictionary_has_no_rider_of_any_row() -> None:
     assert not [number for number in range(1_500) if str(49_170_000_000_000 + number).encode() in content]
 
 
+def of_drivers(count: int, fields: int = 2) -> tuple[list[Sample], list[tuple[str, str]]]:
+    """Trips of a small fleet, each driver with as many as the others; and the names and telephone numbers."""
+    chance = random.Random(count)
+    drivers = [(f"Surname{chance.randrange(10**6):06} {number}", f"+49 30 {chance.randrange(10**8, 10**9)}") for number in range(count)]
+    found = []
+    for number, cell in enumerate(rides(0, 2_000)):
+        told = dict(zip(("driver", "phone")[:fields], drivers[number % count], strict=False))
+        found.append(Sample(cell.row_key, json_body.canonical(json.loads(cell.body_json) | told)))
+    return found, drivers
+
+
+@pytest.mark.parametrize(("count", "fields"), [(49, 2), (49, 1), (12, 1), (5, 2), (2, 2)])
+def test_no_driver_of_a_small_fleet_is_in_a_dictionary_though_each_has_many_trips(count: int, fields: int) -> None:
+    found, drivers = of_drivers(count, fields)
+    content = train("BASE", found).dictionary.content
+    assert not [value for driver in drivers for value in driver if value.encode() in content or value[:13].encode() in content]
+    assert b"credit card" in content
+
+
+def test_numbers_of_two_digits_stay_on_a_path_of_many_values() -> None:
+    bodies = [{"tip": 0.0 if number % 2 else number / 7} for number in range(ROWS)]
+    copies = [json.loads(copy)["tip"] for copy in blanked(samples(bodies))]
+    assert copies.count(0.0) >= ROWS // 2
+
+
 def test_too_few_bodies_or_row_keys_train_nothing() -> None:
     with pytest.raises(NotWorthIt, match=f"{SAMPLES_MIN - 1} bodies"):
         train("BASE", of_rides(SAMPLES_MIN - 1))

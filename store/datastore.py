@@ -43,6 +43,7 @@ from store.failpoints import declare, failpoint
 from store.indexes.erased import take_out
 from store.indexes.query import Indexes
 from store.indexes.request import Filter, IndexPage, QueryOptions
+from store.indexes.trimmed import IndexedTrim
 from store.limits import PUT_TIMEOUT_S
 from store.put_answers import PutAnswer, Then
 from store.put_batches import put_in_batches
@@ -171,6 +172,8 @@ class Datastore:
         self._poker.poke()
         failpoint("datastore.erase.told")
         take_out(self.engine, self.indexes, key)
+        # A trim that died has left entries of cells that are gone, and notes of their values.
+        IndexedTrim(self.engine, self.indexes, self.trim).settle(shard_of(key, self.shards))
         failpoint("datastore.erase.taken_out")
         cells, done = 0, False
         while not done:

@@ -164,7 +164,8 @@ class _Rules:
     def blank(self, path: Path, value: Any, random: Random) -> Any:
         """The value with what few share replaced."""
         if isinstance(value, dict):
-            return {name: self.blank((*path, name), member, random) for name, member in value.items() if self._names[(*path, name)].row_keys >= self._names_wanted}
+            members = [(name, (*path, name), member) for name, member in value.items()]
+            return {name: self.blank(below, member, random) for name, below, member in members if self._names[below].row_keys >= self._names_wanted}
         if isinstance(value, list):
             return [self.blank((*path, _ELEMENT), element, random) for element in value]
         if value is None or isinstance(value, bool):

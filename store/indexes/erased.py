@@ -29,31 +29,38 @@ from store.engines.contract import Engine
 from store.engines.index_contract import Encoded, IndexStore
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
-from store.indexes.catalog import BUILDING, DROPPING
+from store.indexes.catalog import BUILDING, DROPPING, RETIRED
 from store.indexes.query import Indexes
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
 from store.sharding import shard_of
 
-declare("index.erase.removed")
+declare("index.erase.removed", "index.erase.retired")
 
 RowCells = Callable[[bytes, int], list[StoredCell]]
 """Cells of a row above an added_id: :meth:`store.engines.contract.Engine.row_cells`."""
+
+_WALKED: Final = 2_000
+"""Entries of a retired version that are looked at together."""
 
 _LOOKS_MAX: Final = 20
 """How often a removal is begun anew when somebody else raises the fence."""
 
 
 def take_out(engine: Engine, indexes: Indexes, row_key: bytes) -> None:
-    """Step 2, for every version that has tables, kept or not. Raises Unavailable: then it is repeated."""
+    """Step 2, for every version that has tables, kept or not: a retired one is looked through, and one that is being dropped loses its tables. Raises
+    Unavailable: then it is repeated."""
     shard = shard_of(row_key, engine.shards)
     for record in indexes.catalog.all():
         for each in record.versions:
-            if each.state == DROPPING:
-                continue
             version = indexes.version(each)
+            if each.state == DROPPING:
+                engine.indexes.drop(version.table)  # somebody began that, and may have died; nobody keeps it or asks it
+                continue
             if each.state == BUILDING:
                 engine.indexes.create(version.table)  # nobody may have begun it yet
+            if each.state == RETIRED:
+                remove_all(version, engine.indexes, row_key)
             for _ in range(_LOOKS_MAX):
                 try:
                     remove_entries(version, engine.indexes, engine.row_cells, shard, [row_key])
@@ -74,6 +81,18 @@ def remove_entries(version: IndexVersion, store: IndexStore, row_cells: RowCells
     if entries := RowEntries(store, version).found(places):
         store.remove(version.table, version.by_shard(entries.values()), {shard: fence})
     failpoint("index.erase.removed")
+
+
+def remove_all(version: IndexVersion, store: IndexStore, row_key: bytes) -> None:
+    """Looks through all entries of a version, wherever they are. Trims do not settle a version that is retired, so it has entries that no cell names any
+    more. Raises Unavailable: then it is repeated."""
+    for shard in range(version.shards):
+        after = None
+        while entries := store.walk(version.table, shard, after, _WALKED):
+            after = entries[-1].place
+            if its := [entry for entry in entries if entry.row_key == row_key]:
+                store.remove(version.table, {shard: its})
+    failpoint("index.erase.retired")
 
 
 def _values_named(version: IndexVersion, row_cells: RowCells, row_key: bytes) -> list[Encoded]:

@@ -50,7 +50,7 @@ def _scrub_clusters(settings: Config, as_json: bool) -> None:
         if as_json:
             print_json(asdict(server))
             continue
-        console.print(f"{server.node}: {server.tables} tables and the logs are written anew", highlight=False)
+        console.print(f"{server.node}: {server.tables} tables and the logs are written anew, {server.checksums} cells have got a checksum", highlight=False)
         for line in server.left:
             console.print(f"  still there: {line}", style="red", highlight=False)
     if any(server.left for server in done):

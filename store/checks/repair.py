@@ -18,6 +18,7 @@ from uuid import UUID
 
 from store.backups.check import check_files, dictionaries_known, read_segment
 from store.backups.folder import Backup, BackupFolder
+from store.backups.manifest import Manifest
 from store.backups.register import Register
 from store.body_codec import ERASED_BODY
 from store.cells import StoredCell
@@ -123,16 +124,18 @@ class BackupSource:
         """The newest backup's, and those of the full backups before it."""
         covered: set[str] = set()
         for backup in reversed(backups):
-            told = backup.manifest
-            is_own = bool(self._history_id) and told.history.history_id == self._history_id and (told.datastore, told.shards) == self._of
-            if is_own and backup.name not in covered:
-                try:
-                    chain = self._folder.chain(backup)
-                except CellfeedError:
-                    continue
-                if all(each.manifest.history.history_id == self._history_id for each in chain):
-                    covered.update(each.name for each in chain)
-                    yield chain
+            if backup.name in covered:
+                continue
+            try:
+                chain = self._folder.chain(backup)
+            except CellfeedError:
+                continue  # an older one may be whole
+            if all(self._is_own(each.manifest) for each in chain):
+                covered.update(each.name for each in chain)
+                yield chain
+
+    def _is_own(self, told: Manifest) -> bool:
+        return (told.datastore, told.shards) == self._of and bool(self._history_id) and told.history.history_id == self._history_id
 
 
 def _backed(backup: Backup, shard: int, wanted: set[int]) -> dict[int, StoredCell]:

@@ -4,7 +4,8 @@ Minions first, the master last, one server after the other (:mod:`store.engines.
 binary logs hold, the logs. All nodes have to be there: one that comes back later would need what was deleted, and would have to become a copy of the master.
 
 Which tables: the cells of shards that had an erasure or a trim; the tables of indexes in every shard, since an entry seldom lies in the shard of its row; the
-state and the buffer. What the cluster keeps of shards that have left it has their bodies and is told, not scrubbed: ``cellfeed shard clean`` drops it.
+state and the buffer. Checksums are added in every shard. The scrub names shards that the cluster keeps after they left it, and does not scrub them:
+``cellfeed shard clean`` drops them.
 
 Killed anywhere, it is run again. A promotion meanwhile does no harm: each step concerns one server's own files, and a log is deleted only where every node has
 what it holds.
@@ -17,8 +18,11 @@ from dataclasses import dataclass, field
 
 from store.clusters.catching_up import wait_for_minions
 from store.clusters.failover import cluster_role
+from store.clusters.moves.shard_notes import HIDDEN
 from store.clusters.storage import ClusterServers
+from store.dictionaries import known
 from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_scrub import ServerScrub, scrubbing
 from store.errors import InvalidRequest, StorageUnavailable
 
@@ -27,11 +31,13 @@ _META_TABLES = ("buffered_cell", "state_entry")
 
 @dataclass
 class ScrubbedServer:
-    """What was done to a server. ``left``: places that may still have bytes, each with what to do; empty when none has."""
+    """What was done to a server. ``checksums``: cells of an earlier version that got one. ``left``: places that may still have bytes, and damaged cells, each
+    with what to do; empty when there are none."""
 
     cluster: str
     node: str
     tables: int = 0
+    checksums: int = 0
     left: list[str] = field(default_factory=list)
 
 
@@ -68,7 +74,15 @@ def scrub_cluster(cluster: ClusterServers, on_step: Callable[[str], None] = lamb
 def _scrub(cluster: ClusterServers, name: str, on_step: Callable[[str], None]) -> ScrubbedServer:
     told = ScrubbedServer(cluster.name, name)
     concerned, kept = _shards_concerned(cluster, name)
-    with scrubbing(cluster.server(name), _scratch(cluster)) as server:
+    with scrubbing(cluster.server(name), _scratch(cluster)) as server, known.source(MySqlDictionaries(cluster.server(name), cluster.meta).find):
+        for database, table in server.tables(f"{cluster.datastore}_"):
+            if table in ("cell", f"{HIDDEN}cell"):
+                on_step(f"{name}: checksums of {database}.{table}")
+                added, damaged = server.add_checksums(database, table)
+                told.checksums += added
+                if damaged:
+                    first = ", ".join(map(str, damaged[:10]))
+                    told.left.append(f"{database}.{table}: {len(damaged)} damaged cells get no checksum, at added_id {first}: cellfeed check names them")
         for database, table in _tables(cluster, server, concerned):
             on_step(f"{name}: table {database}.{table}")
             server.rebuild(database, table)

@@ -14,7 +14,8 @@ meet the same one wait for it instead of asking again. Whole datastores are aske
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import zstandard
@@ -109,6 +110,16 @@ def add_source(find: Find, *, single_node: bool = False) -> None:
     """An open store that can be asked from now on. ``single_node``: after the others."""
     with _lock:
         _sources.append((int(single_node), find))
+
+
+@contextmanager
+def source(find: Find) -> Iterator[None]:
+    """A store that is asked for dictionaries meanwhile."""
+    add_source(find)
+    try:
+        yield
+    finally:
+        remove_source(find)
 
 
 def remove_source(find: Find) -> None:

@@ -17,9 +17,11 @@ from pymysql.connections import Connection
 from store.cells import StoredCell
 from store.checks.findings import Findings, OnCells
 from store.checks.log_check import check_log
+from store.dictionaries import known
 from store.engines.contract_values import Head
 from store.engines.mysql_cells import CELL, MICROSECONDS, read_cells
 from store.engines.mysql_connections import MySqlServer, query
+from store.engines.mysql_dictionaries import MySqlDictionaries
 from store.engines.mysql_errors import failed
 from store.engines.mysql_migrations import Layout
 from store.errors import CellfeedError, DataDamaged, ShardMoving
@@ -44,7 +46,10 @@ def check_node(place: str, server: MySqlServer, layout: Layout, into: Findings, 
             counters = {int(shard): range(int(start), int(end)) for shard, start, end in _counters(connection, layout)}
             columns = {name.decode(errors="replace") for (name,) in query(connection, f"SELECT column_name FROM {layout.meta}.column_seen")}
         own = Findings()
-        with ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside:  # the server has more to do with a shard than this process has
+        with (
+            known.source(MySqlDictionaries(patient, layout.meta).find),
+            ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside,
+        ):  # the server has more to do with a shard than this process has
             checked = [beside.submit(_check_table, place, patient, layout, shard, own) for shard in sorted(counters)]
             for shard in sorted(counters):
                 _each(place, shard, into, lambda shard=shard: _check_cells(place, patient, layout, shard, set(columns), into, on_cells))  # type: ignore[misc]

@@ -1,5 +1,7 @@
 """Rewrites the places where a MariaDB server keeps bytes of what was erased or trimmed, while it is at work. Nothing of it is part of the cluster's history.
 
+Cells from before there were checksums get theirs here as well, on each node by itself: where the frame of the body is whole, for nothing else proves it.
+
 Where a body's bytes are after its row was overwritten, and what takes them away:
 
     tables          room that rows have left in pages, and freed pages: ALTER TABLE … FORCE writes the table anew, online, and deletes the old file
@@ -28,13 +30,16 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
+from store.body_codec import decode_body
+from store.cell_checksum import cell_checksum
+from store.engines.mysql_cells import CELL, stored_cell
 from store.engines.mysql_connections import MySqlServer, query, query_all
 from store.engines.mysql_errors import error_code, failed
 from store.engines.mysql_locks import free_locks, take_lock
-from store.errors import StorageUnavailable
+from store.errors import DataDamaged, StorageUnavailable
 from store.failpoints import declare, failpoint
 
-declare("mysql.scrub.after_table", "mysql.scrub.after_undo", "mysql.scrub.between_sizes")
+declare("mysql.scrub.after_checksums", "mysql.scrub.after_table", "mysql.scrub.after_undo", "mysql.scrub.between_sizes")
 
 ANSWER_TIMEOUT_S: Final = 86_400.0
 """Longest wait for one statement, in seconds: writing a large table anew takes hours."""
@@ -42,6 +47,9 @@ ANSWER_TIMEOUT_S: Final = 86_400.0
 _TABLE_LOCK_S: Final = 5
 _TABLE_LOCK_ATTEMPTS: Final = 24
 """A table's new file takes its place under a short lock, which puts wait for: it gives up in seconds when a long transaction is in its way, and tries again."""
+
+_SUMMED_ROWS: Final = 1_000
+"""Cells that get their checksums in one transaction."""
 
 _SCRATCH_ROWS: Final = 512
 _SCRATCH_BYTES: Final = 7_000
@@ -84,6 +92,35 @@ class ServerScrub:
                 if cause is None or error_code(cause) != ER.LOCK_WAIT_TIMEOUT or attempt == _TABLE_LOCK_ATTEMPTS:
                     raise
         failpoint("mysql.scrub.after_table")
+
+    def add_checksums(self, database: str, table: str) -> tuple[int, list[int]]:
+        """Gives a checksum to every cell that has none and whose body decodes: how many got one, and the ids of those that are damaged. A cell that is erased
+        meanwhile has one by then, and keeps it."""
+        after, added, damaged = -1, 0, list[int]()
+        name = f"{database}.{table}"
+        while True:
+            try:
+                found = self._rows(f"SELECT {CELL} FROM {name} WHERE added_id > {after} AND crc IS NULL ORDER BY added_id LIMIT {_SUMMED_ROWS}")
+            except StorageUnavailable as error:
+                cause = error.__cause__
+                if cause is not None and error_code(cause) in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
+                    return added, damaged
+                raise
+            if not found:
+                return added, damaged
+            after, sums = int(found[-1][0]), []
+            for row in found:
+                try:
+                    cell = stored_cell(0, row)
+                    decode_body(cell.body)  # the only checksum that it has
+                    sums.append((cell.added_id, cell_checksum(*cell)))
+                except DataDamaged:
+                    damaged.append(int(row[0]))
+            if sums:
+                cases, ids = " ".join(f"WHEN {added_id} THEN {crc}" for added_id, crc in sums), ",".join(str(added_id) for added_id, _ in sums)
+                self._rows(f"UPDATE {name} SET crc = CASE added_id {cases} END WHERE added_id IN ({ids}) AND crc IS NULL")
+                added += len(sums)
+            failpoint("mysql.scrub.after_checksums")
 
     def rewrite_undo(self) -> str | None:
         """Undo logs and the doublewrite buffer; why undo logs may still have bytes, or None."""

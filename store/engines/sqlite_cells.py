@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from store.body_codec import ERASED_BODY
+from store.body_codec import ERASED_BODY, decode_body
 from store.cell_checksum import cell_checksum, pack_key
 from store.cells import StoredCell
 from store.errors import DataDamaged
@@ -84,6 +84,14 @@ def erase_bodies(connection: sqlite3.Connection, where: str, given: Iterable[Seq
 
 
 def add_checksums(connection: sqlite3.Connection) -> None:
-    """Gives every cell a checksum that has none."""
-    connection.create_function("cell_checksum", 6, cell_checksum, deterministic=True)
-    connection.execute(f"UPDATE cell SET crc = cell_checksum({_KEY}, body) WHERE crc IS NULL")  # noqa: S608
+    """Gives every cell a checksum that has none and whose body decodes: its frame is all that proves it. A damaged one is left as it is."""
+    connection.create_function("proved_checksum", 6, _proved_checksum, deterministic=True)
+    connection.execute(f"UPDATE cell SET crc = proved_checksum({_KEY}, body) WHERE crc IS NULL")  # noqa: S608
+
+
+def _proved_checksum(added_id: int, row_key: bytes, column_name: str, ref_key: int, created_at_us: int, body: bytes) -> int | None:
+    try:
+        decode_body(body)
+        return cell_checksum(added_id, row_key, column_name, ref_key, created_at_us, body)
+    except (DataDamaged, *_NO_CELL):
+        return None

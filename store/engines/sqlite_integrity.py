@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,12 @@ from typing import Any, Final
 from store.cells import StoredCell
 from store.checks.findings import Findings, OnCells
 from store.checks.log_check import check_log
+from store.dictionaries import known
 from store.engines.contract_values import Head
 from store.engines.instance_lock import SharedLock
 from store.engines.sqlite_cells import CELL, position_of, stored_cells
-from store.engines.sqlite_files import connect, sqlite_error
+from store.engines.sqlite_dictionaries import SqliteDictionaries
+from store.engines.sqlite_files import SqliteFile, connect, sqlite_error
 from store.engines.sqlite_open import CELLS_FILE, INDEX_FILE, SCHEMA_VERSION, STATE_FILE
 from store.errors import CellfeedError, DataDamaged, NotFound
 from store.limits import ADDED_ID_MAX
@@ -38,7 +40,11 @@ def check_files(directory: Path, datastore: str, shards: int, into: Findings, on
         own = Findings()
         with ThreadPoolExecutor(1, thread_name_prefix="integrity") as beside:  # SQLite's own check takes as long as all of ours, and not the interpreter's lock
             checked = beside.submit(_integrity, directory / CELLS_FILE, own) if (directory / CELLS_FILE).exists() else None
-            history_id = _check_cells(directory, datastore, shards, into, on_cells)
+            with ExitStack() as opened:
+                with suppress(CellfeedError):  # a file that cannot be opened is a finding of what follows
+                    file = opened.enter_context(closing(SqliteFile(directory / CELLS_FILE, create=False)))
+                    opened.enter_context(known.source(SqliteDictionaries(file).find))
+                history_id = _check_cells(directory, datastore, shards, into, on_cells)
             if checked is not None:
                 checked.result()
         into.take(own)

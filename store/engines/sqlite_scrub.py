@@ -9,9 +9,12 @@ back by whoever opens it. What the file system keeps of deleted files and overwr
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from store.dictionaries import known
+from store.dictionaries.dictionary import Dictionary
 from store.engines.instance_lock import exclusive_lock
 from store.engines.sqlite_cells import add_checksums
 from store.engines.sqlite_files import connect
@@ -37,9 +40,17 @@ def _scrubbed(directory: Path) -> list[Path]:
                 connection.execute("PRAGMA journal_mode=DELETE")
                 failpoint("sqlite.scrub.between")
                 if path.name == CELLS_FILE and connection.execute("SELECT 1 FROM pragma_table_info('cell') WHERE name = 'crc'").fetchone():
-                    add_checksums(connection)
+                    dictionaries = dict(_dictionaries(connection))
+                    with known.source(dictionaries.get):
+                        add_checksums(connection)
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA journal_mode=WAL")
             except sqlite3.Error as error:
                 raise StorageUnavailable(f"{path} is not scrubbed: {error}; end every process that has it open (`cellfeed down`), and scrub again") from error
     return scrubbed
+
+
+def _dictionaries(connection: sqlite3.Connection) -> Iterator[tuple[int, Dictionary]]:
+    """Those of the file: bodies are decoded before they get a checksum."""
+    for dictionary_id, *described in connection.execute("SELECT dictionary_id, column_name, content, trained_at_us, samples FROM dictionary"):
+        yield dictionary_id, Dictionary(*described)

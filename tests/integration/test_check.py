@@ -13,11 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
+from store.body_codec import forget_dictionaries
 from store.cells import RESTORED_COLUMN, NewCell
 from store.checks.findings import NAMED_MAX
 from store.datastore import Datastore
+from store.dictionaries.trainer import publish
+from store.dictionaries.training import Sample, train
 from store.engines.sqlite_cells import position_of
 from store.engines.sqlite_open import CELLS_FILE, INDEX_FILE, STATE_FILE
+from store.engines.sqlite_scrub import scrub_files
 from store.indexes.definition import parse_definition
 from tests.rides import rides
 from tests.services.kept_index import differences, index_worker, made_index
@@ -191,3 +195,19 @@ def test_cells_without_a_checksum_are_counted_and_no_finding(run_dir: Path) -> N
     run(run_dir, f"UPDATE cell SET crc = NULL WHERE position < {position_of(0, 50)}")
     code, [told] = check(run_dir)
     assert (code, told["without_checksum"], told["cells"]) == (0, 50, 600)
+
+
+def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own_dictionaries(run_dir: Path) -> None:
+    with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:
+        made = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in CELLS]).dictionary
+        assert publish(store.engine.dictionaries, made, 0)
+        store.put_new_cells(rides(1_000, 60))
+    run(run_dir, "UPDATE cell SET crc = NULL")
+    forget_dictionaries()
+    code, [told] = check(run_dir, "--no-indexes")
+    assert (code, told["without_checksum"]) == (0, 660)
+    run(run_dir, "UPDATE cell SET body = x'020304' WHERE position = 3")
+    forget_dictionaries()
+    scrub_files(place(run_dir))
+    code, found = check(run_dir, "--no-indexes")
+    assert (code, found[0]["kind"], found[0]["from"], found[-1]["without_checksum"]) == (1, "checksum", 3, 0)

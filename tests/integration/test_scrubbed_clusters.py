@@ -168,7 +168,7 @@ def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwh
             writer.stop()
         assert (writer.error, writer.stored > begun) == (None, True), "puts went on"
         assert [json.loads(line) for line in scrubbed.stdout.splitlines()] == [
-            {"cluster": "c1", "node": node, "tables": 2 * SHARDS + 2, "left": []} for node in ("b", "a")
+            {"cluster": "c1", "node": node, "tables": 2 * SHARDS + 2, "checksums": 0, "left": []} for node in ("b", "a")
         ], scrubbed.stderr
         for server in pair.servers.values():
             wait_until(lambda server=server: found_in(server, needles) == {}, f"no file of {server.url} has any of it")  # type: ignore[misc]
@@ -184,3 +184,27 @@ def test_a_cluster_with_a_node_away_is_not_scrubbed_and_keeps_its_binary_logs(pa
     refused = cellfeed("scrub", "--config", str(config_of(pair, tmp_path)))
     assert (refused.returncode, "every node has to be there" in refused.stderr) == (1, True), refused.stderr
     assert [name for name, _ in master.sql("SHOW BINARY LOGS")] == [name for name, _ in logs]
+
+
+def test_cells_of_an_earlier_version_get_a_checksum_on_every_node_unless_they_are_damaged(pair: TestCluster) -> None:
+    engine = open_engine(pair)
+    try:
+        engine.put([written(uuid5(NAMESPACE, str(n)), 1) for n in range(1_500)])
+        tables = [f"trips_{shard:04d}.cell" for shard in range(SHARDS)]
+        wait_until(lambda: checksums(pair, "a") == checksums(pair, "b"), "the minion has all")
+        wait_until(lambda: sum(head.watermark for head in engine.heads().values()) == 1_500, "all are shown")
+        before = [cell for shard in range(SHARDS) for cell in engine.scan(shard, 0, 2_000)]
+        for server in pair.servers.values():
+            server.sql("SET SESSION sql_log_bin = 0", *(f"UPDATE {table} SET crc = NULL WHERE added_id <> 3" for table in tables))
+        pair.servers["b"].sql(
+            "SET SESSION sql_log_bin = 0", "UPDATE trips_0001.cell SET body = CONCAT(LEFT(body, 9), X'00FF', SUBSTR(body, 12)) WHERE added_id = 7"
+        )
+        done = {server.node: server for server in scrub_cluster(pair.admin)}
+        assert (done["a"].checksums, done["b"].checksums) == (1_500 - SHARDS, 1_500 - SHARDS - 1)
+        assert not [line for line in done["a"].left if "damaged" in line]
+        assert [line for line in done["b"].left if "trips_0001.cell: 1 damaged cells get no checksum, at added_id 7" in line]
+        without = [server.sql(" UNION ALL ".join(f"SELECT added_id FROM {table} WHERE crc IS NULL" for table in tables)) for server in pair.servers.values()]
+        assert sorted(map(list, without)) == [[], [(7,)]]
+        assert [cell for shard in range(SHARDS) for cell in engine.scan(shard, 0, 2_000)] == before
+    finally:
+        engine.close()

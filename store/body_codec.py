@@ -64,6 +64,12 @@ _DICTIONARY_FRAME: Final = 1 + ID_BYTES
 _JSON_ZSTD_HEAD: Final = bytes([CODEC_JSON_ZSTD]) + zstandard.FRAME_HEADER
 """What every body of codec 2 begins with: as many bytes as tell which dictionary one of codec 3 needs."""
 
+_FRAME_HEAD_BYTES_MAX: Final = 18
+"""The head of a zstd frame, which has the size of its content."""
+
+_JSON_OF_MSGPACK_MAX: Final = 6
+"""Bytes of JSON for one of MessagePack at most: a control character is written as ``\\u0001``."""
+
 _KEPT_MAX: Final = 32
 """Dictionaries for which a thread keeps its contexts: 20 kB each for decoding, 450 kB for encoding."""
 
@@ -226,14 +232,17 @@ def is_erased(stored: bytes) -> bool:
 
 
 def decoded_bytes_bound(stored: bytes) -> int:
-    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding."""
-    if stored[0] == CODEC_JSON_ZSTD:
-        return int(zstandard.frame_content_size(stored[1:19]))
-    if stored[0] == CODEC_JSON_DICTIONARY:
-        return int(zstandard.frame_content_size(stored[_DICTIONARY_FRAME : _DICTIONARY_FRAME + 18]))
+    """At most so many bytes will :func:`decode_body` give: what a reader plans its memory by, without decoding. None of a damaged one: it raises nothing."""
     if stored == ERASED_BODY:
         return len(ERASED_JSON)
-    return BODY_BYTES_MAX
+    if stored[:1] == bytes([CODEC_MSGPACK_ZLIB]):
+        with suppress(DataDamaged, zlib.error):
+            return min(_JSON_OF_MSGPACK_MAX * len(_inflate(stored[1:])), BODY_BYTES_MAX)
+    start = _DICTIONARY_FRAME if stored[:1] == bytes([CODEC_JSON_DICTIONARY]) else 1
+    with suppress(zstandard.ZstdError):
+        size = int(zstandard.frame_content_size(stored[start : start + _FRAME_HEAD_BYTES_MAX]))
+        return size if 0 <= size <= BODY_BYTES_MAX else 0
+    return 0
 
 
 def forget_dictionaries() -> None:

@@ -19,7 +19,7 @@ from store.cells import Cell, NewCell, Outcome, PutResult, check_column_name, ch
 from store.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
 from store.client_attempts import Attempts
 from store.engines.contract_values import Head, Replica
-from store.errors import CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
+from store.errors import AnswerTooLarge, CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
 from store.http_messages import (
     JSON,
     CellMessage,
@@ -39,6 +39,7 @@ from store.indexes.definition import check_index_name
 from store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from store.limits import PUT_TIMEOUT_S
 from store.put_batches import put_in_batches
+from store.rows_page import with_page
 from store.sharding import check_shard, row_key_text, shard_of, shards_of
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
@@ -145,7 +146,10 @@ class Client:
     def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "master") -> dict[str, Cell]:
         key = check_row_key(row_key)
         route = f"/row?{urlencode({'row_key': _key_text(key), **_from(read_from)})}"
-        return self._get(route, RowMessage, lambda message: row_asked(message, key))
+        try:
+            return self._get(route, RowMessage, lambda message: row_asked(message, key))
+        except AnswerTooLarge:
+            return self._rows_in_pages([key], read_from)[0]
 
     def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(triples)
@@ -160,7 +164,10 @@ class Client:
         check_key_count(row_keys)
         keys = [check_row_key(key) for key in row_keys]
         wanted = {"row_keys": [_key_text(key) for key in keys], **_from(read_from)}
-        return self._post("/rows", wanted, RowsMessage, lambda message: rows_asked(message, keys))
+        try:
+            return self._post("/rows", wanted, RowsMessage, lambda message: rows_asked(message, keys))
+        except AnswerTooLarge:
+            return self._rows_in_pages(keys, read_from)
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
         check_shard(shard_no, self.shards)
@@ -170,7 +177,14 @@ class Client:
     def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
         wanted = [{"shard": check_shard(shard, self.shards), "location": _location_text(location)} for shard, location in locations.items()]
         asked = {"locations": wanted, "limit": check_scan_limit(limit)}
-        return self._post("/shards/cells", asked, ShardsCellsMessage, lambda message: pieces_asked(message, locations, limit))
+        try:
+            return self._post("/shards/cells", asked, ShardsCellsMessage, lambda message: pieces_asked(message, locations, limit))
+        except AnswerTooLarge:
+            if len(locations) < 2:
+                raise
+            some = list(locations.items())
+            half = len(some) // 2
+            return {**self.get_cells_for_shards(dict(some[:half]), limit), **self.get_cells_for_shards(dict(some[half:]), limit)}
 
     def heads(self) -> dict[int, Head]:
         return {shard: head_of(head) for shard, head in enumerate(self._heads().heads)}
@@ -216,7 +230,28 @@ class Client:
             raise
 
     def _cells(self, route: str, asked: Sequence[Asked], read_from: ReadFrom) -> list[Cell | None]:
-        return self._post(route, {"keys": list(map(_key, asked)), **_from(read_from)}, CellsMessage, lambda message: cells_asked(message, asked))
+        keys = list(map(_key, asked))
+        try:
+            return self._post(route, {"keys": keys, **_from(read_from)}, CellsMessage, lambda message: cells_asked(message, asked))
+        except AnswerTooLarge:  # asked for pages only now: a worker of an earlier version knows none, and answers whatever it is
+            cells: list[Cell | None] = []
+            while len(cells) < len(asked):
+                wanted = {"keys": keys[len(cells) :], "pages": True, **_from(read_from)}
+                rest = asked[len(cells) :]
+                cells += self._post(route, wanted, CellsMessage, lambda message, rest=rest: cells_asked(message, rest, in_pages=True))  # type: ignore[misc]
+            return cells
+
+    def _rows_in_pages(self, keys: Sequence[bytes], read_from: ReadFrom) -> list[dict[str, Cell]]:
+        rows: list[dict[str, Cell]] = []
+        first, after = 0, ""
+        while True:
+            asked = keys[first:]
+            wanted = {"row_keys": list(map(_key_text, asked)), "pages": True, "after_column": after, **_from(read_from)}
+            page, found = self._post("/rows", wanted, RowsMessage, lambda message, asked=asked: (message, rows_asked(message, asked, in_pages=True)))  # type: ignore[misc]
+            rows = with_page(rows, found, first)
+            if page.next_row is None:
+                return rows
+            first, after = first + page.next_row, page.after_column
 
     def _get(self, route: str, kind: type[T], answer: Callable[[T], R]) -> R:
         return self._answered(_decoded(self._call("GET", route, b"", self._attempts.deadline(), writes=False), kind), answer)

@@ -47,10 +47,11 @@ def cell_asked(message: CellMessage, asked: Asked) -> Cell:
     return cell_of(message)
 
 
-def cells_asked(message: CellsMessage, asked: Sequence[Asked]) -> list[Cell | None]:
-    """The cells, when they are those, in that order."""
-    _same_count("cells", len(asked), len(message.cells))
-    return [cell_asked(cell, each) if cell else None for cell, each in zip(message.cells, asked, strict=True)]
+def cells_asked(message: CellsMessage, asked: Sequence[Asked], *, in_pages: bool = False) -> list[Cell | None]:
+    """The cells, when they are those, in that order; ``in_pages``: the first of them, at least one."""
+    if not (in_pages and 0 < len(message.cells) < len(asked)):
+        _same_count("cells", len(asked), len(message.cells))
+    return [cell_asked(cell, each) if cell else None for cell, each in zip(message.cells, asked, strict=False)]
 
 
 def row_asked(message: RowMessage, row_key: bytes) -> dict[str, Cell]:
@@ -58,10 +59,12 @@ def row_asked(message: RowMessage, row_key: bytes) -> dict[str, Cell]:
     return {column: cell_asked(cell, Asked(row_key, column, None)) for column, cell in message.cells.items()}
 
 
-def rows_asked(message: RowsMessage, row_keys: Sequence[bytes]) -> list[dict[str, Cell]]:
-    """The rows, when they are those, in that order."""
-    _same_count("rows", len(row_keys), len(message.rows))
-    return [row_asked(row, row_key) for row, row_key in zip(message.rows, row_keys, strict=True)]
+def rows_asked(message: RowsMessage, row_keys: Sequence[bytes], *, in_pages: bool = False) -> list[dict[str, Cell]]:
+    """The rows, when they are those, in that order; ``in_pages``: the first of them, up to the row to go on with."""
+    goes_on = in_pages and message.next_row is not None and len(message.rows) - bool(message.after_column) == message.next_row < len(row_keys)
+    if not (goes_on and (message.next_row or message.after_column)):
+        _same_count("rows", len(row_keys), len(message.rows))
+    return [row_asked(row, row_key) for row, row_key in zip(message.rows, row_keys, strict=False)]
 
 
 def piece_asked(message: ShardCellsMessage, shard: int, location: Location, limit: int) -> ShardCells:

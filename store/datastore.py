@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 from uuid import UUID
 
 from store import forks
@@ -26,10 +27,11 @@ from store.cells import (
 )
 from store.dictionaries.trainer import DictionaryTrainer
 from store.engines.contract import Engine, StateTable
-from store.engines.contract_values import Head, LocatedCell
+from store.engines.contract_values import Head, LocatedCell, Replica
 from store.engines.sqlite import SqliteEngine
 from store.erasures import ErasureNotes
 from store.errors import (
+    AnswerTooLarge,
     CellfeedError,
     InvalidRequest,
     InvalidRowKey,
@@ -44,14 +46,19 @@ from store.indexes.erased import take_out
 from store.indexes.query import Indexes
 from store.indexes.request import Filter, IndexPage, QueryOptions
 from store.indexes.trimmed import IndexedTrim
-from store.limits import PUT_TIMEOUT_S
+from store.limits import PUT_TIMEOUT_S, SCAN_DECODED_BYTES_MAX
 from store.put_answers import PutAnswer, Then
 from store.put_batches import put_in_batches
+from store.read_bounds import Page, within_scan
+from store.rows_page import RowsPage, with_page
 from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
 from store.writers import Writers
 
 declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
+
+
+T = TypeVar("T")
 
 
 class Datastore:
@@ -203,24 +210,63 @@ class Datastore:
     def get_cells(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(triples)
         wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
-        return [_cell(found) for found in self.engine.get(wanted, check_read_from(read_from))]
+        return self._cells(wanted, self.engine.get, read_from)
 
     def get_cells_latest(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
         check_key_count(keys)
         wanted = [(check_row_key(row_key), check_column_name(column)) for row_key, column in keys]
-        return [_cell(found) for found in self.engine.latest(wanted, check_read_from(read_from))]
+        return self._cells(wanted, self.engine.latest, read_from)
 
     def get_rows(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]:
+        page = self.get_rows_page(row_keys, read_from=read_from)
+        rows = page.rows
+        while page.next_row is not None:
+            first = page.next_row
+            page = self.get_rows_page(row_keys[first:], read_from=read_from, after_column=page.after_column).moved(first)
+            rows = with_page(rows, page.rows, first)
+        return rows
+
+    def get_cells_page(self, triples: Sequence[tuple[RowKey, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
+        """:meth:`get_cells` of the first of these keys: with the cell that brings the answer to ``READ_BYTES_MAX`` it ends. At least one."""
+        check_key_count(triples)
+        wanted = [Triple(check_row_key(row_key), check_column_name(column), check_ref_key(ref_key)) for row_key, column, ref_key in triples]
+        return [_cell(found) for found in self.engine.get(wanted, check_read_from(read_from))]
+
+    def get_cells_latest_page(self, keys: Sequence[tuple[RowKey, str]], *, read_from: ReadFrom = "master") -> list[Cell | None]:
+        """:meth:`get_cells_latest` of the first of these keys, likewise."""
+        check_key_count(keys)
+        wanted = [(check_row_key(row_key), check_column_name(column)) for row_key, column in keys]
+        return [_cell(found) for found in self.engine.latest(wanted, check_read_from(read_from))]
+
+    def get_rows_page(self, row_keys: Sequence[RowKey], *, read_from: ReadFrom = "master", after_column: str = "") -> RowsPage:
+        """:meth:`get_rows` of the first of these rows, likewise, of the first one the columns behind ``after_column``. The last row may go on
+        in the next page."""
         check_key_count(row_keys)
-        rows = self.engine.row([check_row_key(row_key) for row_key in row_keys], check_read_from(read_from))
-        return [
-            {found.cell.column_name: cell_from_stored(found.shard, found.cell, stale=found.stale) for found in row if not is_erased(found.cell.body)}
-            for row in rows
+        after = check_column_name(after_column) if after_column else ""
+        found = self.engine.row([check_row_key(row_key) for row_key in row_keys], check_read_from(read_from), after)
+        rows = [
+            {each.cell.column_name: cell_from_stored(each.shard, each.cell, stale=each.stale) for each in row if not is_erased(each.cell.body)} for row in found
         ]
+        page = Page()
+        page.take([each.cell.body for row in found for each in row])
+        if page.is_full and found[-1]:
+            return RowsPage(rows, len(rows) - 1, found[-1][-1].cell.column_name)
+        return RowsPage(rows, len(rows) if len(rows) < len(row_keys) else None)
+
+    def _cells(self, wanted: list[T], read: Callable[[Sequence[T], Replica], list[LocatedCell | None]], read_from: ReadFrom) -> list[Cell | None]:
+        """All of them: page by page, so that no more than a page is held twice."""
+        replica = check_read_from(read_from)
+        cells: list[Cell | None] = []
+        while len(cells) < len(wanted):
+            cells += map(_cell, read(wanted[len(cells) :], replica))
+        return cells
 
     def get_cells_for_shard(self, shard_no: int, location: Location = 0, limit: int = 1000) -> ShardCells:
-        check_shard(shard_no, self.shards)
         check_scan_limit(limit)
+        return self._piece(shard_no, location, limit, SCAN_DECODED_BYTES_MAX)
+
+    def _piece(self, shard_no: int, location: Location, limit: int, bytes_max: int) -> ShardCells:
+        check_shard(shard_no, self.shards)
         start = self._next_added_id(shard_no, location)
         try:
             stored = self.engine.scan(shard_no, start, limit)
@@ -229,13 +275,25 @@ class Datastore:
                 raise
             start = self._next_added_id(shard_no, location)  # the moment's place was trimmed since it was looked for: the log begins behind it now
             stored = self.engine.scan(shard_no, start, limit)
+        stored = within_scan(stored, bytes_max)
         # The head is read after the cells, so it is never behind those that come with it.
         head = self.engine.heads([shard_no])[shard_no]
         next_location = stored[-1].added_id + 1 if stored else start
         return ShardCells(shard_no, [cell_from_stored(shard_no, cell) for cell in stored], next_location, head)
 
-    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000) -> dict[int, ShardCells]:
-        return {shard: self.get_cells_for_shard(shard, location, limit) for shard, location in locations.items()}
+    def get_cells_for_shards(self, locations: Mapping[int, Location], limit: int = 1000, *, bytes_max: int = sys.maxsize) -> dict[int, ShardCells]:
+        """As the protocol's. Raises AnswerTooLarge when a cell of each shard is more than ``bytes_max``, decoded."""
+        check_scan_limit(limit)
+        pieces: dict[int, ShardCells] = {}
+        decoded_bytes = 0
+        for shard, location in locations.items():
+            # Each gives a cell: it goes on, and nobody takes it for the end of its log.
+            left = max(SCAN_DECODED_BYTES_MAX - decoded_bytes, 0)
+            pieces[shard] = piece = self._piece(shard, location, limit if left else 1, left)
+            decoded_bytes += sum(len(cell.body_json) for cell in piece.cells)
+            if decoded_bytes > bytes_max:
+                raise AnswerTooLarge(f"a cell of each of {len(locations)} shards is more than {bytes_max} bytes: ask for fewer shards at once")
+        return pieces
 
     def heads(self) -> dict[int, Head]:
         return self.engine.heads()

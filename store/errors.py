@@ -3,6 +3,7 @@
     CellfeedError
     ├── InvalidRequest            400  definite, not retriable: the caller must change something
     │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
+    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for it in pages
     │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
     │   └── BodyTooLarge          413
     ├── NotFound                  404
@@ -71,6 +72,13 @@ class InvalidBody(InvalidRequest):
 
 class BodyTooLarge(InvalidBody):
     code = "body_too_large"
+    http_status = 413
+
+
+class AnswerTooLarge(InvalidRequest):
+    """What was asked for has more bytes than one answer may have. Nothing of it is left out silently: whoever can read pages says so in the request."""
+
+    code = "answer_too_large"
     http_status = 413
 
 

@@ -42,6 +42,11 @@ ReadFromField = Annotated[
     Replica, msgspec.Meta(description="Where the read goes first; what came from a minion is `stale`: a later cell may not have arrived there.")
 ]
 
+PagesField = Annotated[
+    bool,
+    msgspec.Meta(description="Whether the caller reads pages: an answer of more bytes than one may have is 413 `answer_too_large` otherwise."),
+]
+
 
 class UnknownRoute(NotFound):
     """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a cell that is not there."""
@@ -114,7 +119,7 @@ class ErasedRowMessage(msgspec.Struct):
 
 
 class CellsMessage(msgspec.Struct):
-    """One entry per key asked for, in order; null where there is no such cell."""
+    """One entry per key asked for, in order; null where there is no such cell. To a caller who reads pages: of the first keys; ask for the others next."""
 
     cells: list[CellMessage | None]
 
@@ -125,10 +130,13 @@ class RowMessage(msgspec.Struct):
     cells: dict[str, CellMessage]
 
 
-class RowsMessage(msgspec.Struct):
-    """One row per row key asked for, in order."""
+class RowsMessage(msgspec.Struct, omit_defaults=True):
+    """One row per row key asked for, in order. To a caller who reads pages: the first of them. ``next_row``: the number of the row to go on with, and of it the
+    columns behind ``after_column``, when it is there."""
 
     rows: list[RowMessage]
+    next_row: int | None = None
+    after_column: str = ""
 
 
 class CellKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -147,6 +155,7 @@ class GetCellsMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     keys: list[CellKey]
     read_from: ReadFromField = Replica.MASTER
+    pages: PagesField = False
 
 
 class GetLatestMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,13 +163,16 @@ class GetLatestMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     keys: list[LatestKey]
     read_from: ReadFromField = Replica.MASTER
+    pages: PagesField = False
 
 
 class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Which rows to read."""
+    """Which rows to read, of the first one the columns behind ``after_column``."""
 
     row_keys: list[RowKeyText]
     read_from: ReadFromField = Replica.MASTER
+    pages: PagesField = False
+    after_column: str = ""
 
 
 class HeadMessage(msgspec.Struct):

@@ -64,6 +64,16 @@ SCAN_CELLS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 8 << 20
 """Encoded body bytes after which a log scan stops (it always returns at least one cell)."""
 
+SCAN_DECODED_BYTES_MAX: Final = 16 << 20
+"""Decoded body bytes after which a log scan stops (it always returns at least one cell): bodies that compress well are a thousand times as large in memory."""
+
+READ_BYTES_MAX: Final = 16 << 20
+"""Decoded body bytes of one page of a read by key, or of an index. The body that passes it is the last. A worker holds an answer some three times over (bodies,
+message, socket), for each of its eight read threads: this keeps them below half a gigabyte."""
+
+SCAN_SHARDS_BYTES_MAX: Final = 2 * SCAN_DECODED_BYTES_MAX
+"""Decoded body bytes of one answer with pieces of many logs, each of which has at least one cell; beyond it the caller must ask for fewer shards."""
+
 # --- trims -----------------------------------------------------------------------------------------------------------------
 TRIM_STEP_CELLS: Final = 1_000
 """Cells that one transaction of a trim deletes: it holds the shard's counter, so puts to that shard wait for it, some ten milliseconds."""

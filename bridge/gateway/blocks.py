@@ -5,7 +5,8 @@ segments: what has come since the last fetch is encoded alone, so a cell is enco
 however many consumers follow.
 
 A block, or a segment, is one or more batches, each small enough to be sent alone. Its batches cover all of its offsets, also where the topic's view shows no
-cell, so every reader comes to the end of the log. Topics whose records are the same (``Topic.content``) have their blocks together.
+cell, so every reader comes to the end of the log. Where bodies are large it ends early (``BLOCK_BYTES_MAX``): what lies behind it is encoded for each reader
+from where it is, and not kept. Topics whose records are the same (``Topic.content``) have their blocks together.
 
 What memory has no room for, or a process before this one has encoded, may be in files (:mod:`bridge.gateway.block_files`): full blocks are looked for there
 before the store is read.
@@ -33,7 +34,7 @@ from typing import Final, NamedTuple
 from bridge.events.record_batch import encode_record_batch
 from bridge.gateway.batch import Batch, Block, block_bytes
 from bridge.gateway.block_files import BlockFiles
-from bridge.gateway.limits import BLOCK_CELLS, BLOCKS_BYTES_MAX
+from bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS, BLOCKS_BYTES_MAX
 from bridge.gateway.topics import Topic
 from store.body_codec import decoded_bytes_bound
 from store.cells import ERASED_COLUMN, StoredCell
@@ -90,10 +91,13 @@ class Blocks:
         taken_bytes = 0
         while offset < watermark and not (taken and monotonic() >= until_s):
             number = offset // BLOCK_CELLS
+            end = min((number + 1) * BLOCK_CELLS, watermark)
             if (number + 1) * BLOCK_CELLS <= watermark:
                 block = await self._full_block(topic, shard, number, watermark, leader_epoch)
             else:
                 block = await self._end(topic, shard, offset, watermark, leader_epoch)
+            if block[-1].end <= offset:
+                block = await self._encode_once(topic, shard, offset, end, leader_epoch)
             for batch in block:
                 if batch.end <= offset:
                     continue
@@ -186,12 +190,16 @@ class Blocks:
             new = await self._encode_once(topic, shard, start, watermark, leader_epoch)
             if forgets != self._forgets[shard]:
                 return await self._end(topic, shard, offset, watermark, leader_epoch)
+            if segments and block_bytes(segments) + block_bytes(new) > BLOCK_BYTES_MAX:
+                return segments if offset < start else new
             segments = segments + new
         self._keep_end(key, segments)
         return segments
 
     def _keep_end(self, key: tuple[str, int], segments: Block) -> None:
-        """Keeps them unless what is kept of the same open block begins earlier, or goes on further."""
+        """Keeps them unless what is kept of the same open block begins earlier, or goes on further, or they are large."""
+        if block_bytes(segments) > BLOCK_BYTES_MAX:
+            return
         kept = self._ends.get(key)
         if kept is None or kept[0].start < _boundary(segments[-1].end) or (segments[0].start, -segments[-1].end) <= (kept[0].start, -kept[-1].end):
             self._ends[key] = segments
@@ -267,7 +275,8 @@ class Blocks:
         if block is None:
             block = encode_range(self._engine, topic, shard, start, end, leader_epoch)
             self._count_encoded(1)
-            files.keep(key, block, known, leader_epoch)
+            if block[-1].end == end:
+                files.keep(key, block, known, leader_epoch)
         return block
 
     def _count_encoded(self, pieces: int) -> None:
@@ -300,7 +309,12 @@ def _hand_out(encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.F
 def encode_pieces(engine: Engine, pieces: Sequence[_Piece]) -> list[Block]:
     """As :func:`encode_range` for each, read together."""
     found = engine.scan_many([LogRange(piece.shard, piece.start, piece.end - piece.start) for piece in pieces])
-    return [encode_range(engine, *piece, first) for piece, first in zip(pieces, found, strict=True)]
+    blocks: list[Block] = []
+    left = BLOCK_BYTES_MAX
+    for piece, first in zip(pieces, found, strict=True):
+        blocks.append(encode_range(engine, *piece, first, bytes_max=max(left, 1)))
+        left -= block_bytes(blocks[-1])
+    return blocks
 
 
 def encode_range(
@@ -312,8 +326,10 @@ def encode_range(
     leader_epoch: int,
     first: Sequence[StoredCell] | None = None,
     left_out: Collection[int] = (),
+    bytes_max: int = BLOCK_BYTES_MAX,
 ) -> Block:
-    """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch.
+    """The batches of one range of offsets, in order and without a gap between them; an offset without a record is a hole in its batch. They end before the
+    range does with the batch that brings them to ``bytes_max``.
 
     ``first``: cells from its start on that were read already. ``left_out``: added_ids that are not shown, whatever the view says.
     """
@@ -331,6 +347,9 @@ def encode_range(
                 if piece and piece_bytes + size > _BATCH_BYTES:
                     batches.add(piece)
                     piece, piece_bytes = [], 0
+                    if batches.record_bytes >= bytes_max:
+                        batches.close(cell.added_id)
+                        return batches.block
                 piece.append(cell)
                 piece_bytes += size
         batches.add(piece)
@@ -351,7 +370,13 @@ class _Batches:
         self._cells: list[StoredCell] = []
         self._bodies: list[bytes] = []
         self._bytes = 0
+        self._closed_bytes = 0
         self.block: Block = []
+
+    @property
+    def record_bytes(self) -> int:
+        """Of the records, those of the open batch before they are compressed."""
+        return self._closed_bytes + self._bytes
 
     def add(self, cells: Sequence[StoredCell]) -> None:
         """The next cells of the range; what the view leaves out of them has no record."""
@@ -376,6 +401,7 @@ class _Batches:
             compression=self._topic.compression,
         )
         self.block.append(Batch(self._start, end, data))
+        self._closed_bytes += len(data)
         self._cells, self._bodies, self._bytes, self._start = [], [], 0, end
 
 

@@ -53,6 +53,10 @@ connection. At least one piece of the log is passed, so a consumer never stands 
 BLOCK_CELLS: Final = 500
 """Offsets in one kept block. A reader from the middle gets the whole block: at most 499 records that it skips."""
 
+BLOCK_BYTES_MAX: Final = 16 << 20
+"""Record bytes after which a piece of the log that is read and encoded at once ends, before ``BLOCK_CELLS`` where bodies are large: 500 at their limit are half
+a gigabyte. Such a piece ends with the batch that passes it."""
+
 BLOCKS_BYTES_MAX: Final = 256 << 20
 """Memory for kept blocks; the least recently used go first."""
 

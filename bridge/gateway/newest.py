@@ -109,7 +109,7 @@ class Newest:
                     return taken
                 taken.append(batch)
                 taken_bytes += len(batch.data)
-            offset = end
+            offset = block[-1].end
         return taken
 
 

@@ -1,8 +1,9 @@
 """The next cells of a shard's log, cut into what one call of the function gets: a cell, or a batch.
 
-A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded). One that is not full waits for ``batch_wait_s`` from when it was
-first seen; the offset stays before it meanwhile, so whoever takes the shard over collects it anew. A cell with tries on record (``tries.py``) and the
-cells of a careful stretch come alone.
+A batch is full with ``batch`` cells or when its bodies come to ``SCAN_BYTES_MAX`` (encoded) or
+``SCAN_DECODED_BYTES_MAX``. One that is not full waits for ``batch_wait_s`` from when it was first seen; the offset
+stays before it meanwhile, so whoever takes the shard over collects it anew. A cell with tries on record
+(``tries.py``) and the cells of a careful stretch come alone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bridge.triggers.program import Trigger
+from store.body_codec import decoded_bytes_bound
 from store.cells import StoredCell
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 CHUNK_CELLS: Final = 200
 """Cells read, and at most run, between two looks at whether the shard is still ours."""
@@ -78,7 +80,7 @@ class Parts:
         waited, self._waiting = self._waiting, None
         takes = self._trigger.takes
         cells: list[StoredCell] = []
-        body_bytes = given = 0
+        body_bytes = decoded_bytes = given = 0
         while given < CHUNK_CELLS:
             read = self._scan(location, max(full, CHUNK_CELLS)) if location < self.log_end else []
             if not read:
@@ -87,14 +89,15 @@ class Parts:
             for cell in read:
                 if takes(cell):
                     alone = self._alone(cell.added_id)
-                    if cells and (alone or body_bytes + len(cell.body) > SCAN_BYTES_MAX):
+                    size = decoded_bytes_bound(cell.body)
+                    if cells and (alone or body_bytes + len(cell.body) > SCAN_BYTES_MAX or decoded_bytes + size > SCAN_DECODED_BYTES_MAX):
                         yield cells, location
-                        given, cells, body_bytes = given + len(cells), [], 0
+                        given, cells, body_bytes, decoded_bytes = given + len(cells), [], 0, 0
                     cells.append(cell)
-                    body_bytes += len(cell.body)
+                    body_bytes, decoded_bytes = body_bytes + len(cell.body), decoded_bytes + size
                     if alone or len(cells) == full:
                         yield cells, cell.added_id + 1
-                        given, cells, body_bytes = given + len(cells), [], 0
+                        given, cells, body_bytes, decoded_bytes = given + len(cells), [], 0, 0
                 location = cell.added_id + 1
             if not cells:
                 yield [], location

@@ -141,8 +141,8 @@ class FailingMaster:
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         return self._answered(self._minion.latest(keys), _as_stale, read_from)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
-        return self._answered(self._minion.row(row_keys), lambda row: [found._replace(stale=True) for found in row], read_from)
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
+        return self._answered(self._minion.row(row_keys, after_column=after_column), lambda row: [found._replace(stale=True) for found in row], read_from)
 
     def _answered(self, found: list[T], as_stale: Callable[[T], T], read_from: Replica) -> list[T]:
         """What was found on the minion, as whoever was asked tells it: while there is no master, the minion answers for what it has."""

@@ -123,9 +123,9 @@ class GatedEngine:
         self._gate.pass_through()
         return self._engine.latest(keys, read_from)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
         self._gate.pass_through()
-        return self._engine.row(row_keys, read_from)
+        return self._engine.row(row_keys, read_from, after_column)
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
         self._gate.enter()

@@ -33,6 +33,7 @@ from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavail
 from store.failpoints import declare, failpoint
 from store.histories import History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from store.read_bounds import Page
 from store.sharding import check_shard, shard_of
 
 declare("cluster.erase.before_buffers")
@@ -209,9 +210,17 @@ class ClusteredEngine:
         keyed = [(row_key, (row_key, column)) for row_key, column in keys]
         return self._each(keyed, lambda engine, wanted: engine.latest(wanted), _as_stale, read_from)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
         keyed = [(row_key, row_key) for row_key in row_keys]
-        return self._each(keyed, lambda engine, wanted: engine.row(wanted), lambda row: [each._replace(stale=True) for each in row], read_from)
+
+        def read(engine: NodeEngine, wanted: list[bytes]) -> list[list[LocatedCell]]:
+            return engine.row(wanted, after_column=after_column if wanted[0] == row_keys[0] else "")
+
+        # That there is nothing behind a column says nothing of the row: it was found.
+        begun = row_keys[:1] if after_column else ()
+        return self._each(
+            keyed, read, lambda row: [each._replace(stale=True) for each in row], read_from, lambda wanted, found: _all_there(wanted, found, begun)
+        )
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
         return self.placement.settled(lambda: self._row_cells(row_key, after, limit))
@@ -346,8 +355,9 @@ class ClusteredEngine:
         read: Callable[[NodeEngine, list[K]], list[T]],
         as_stale: Callable[[T], T],
         read_from: Replica,
+        enough: Callable[[list[K], list[T]], bool] = lambda _, values: all_found(values),
     ) -> list[T]:
-        return self.placement.settled(lambda: self._each_now(keyed, read, as_stale, read_from))
+        return self.placement.settled(lambda: self._each_now(keyed, read, as_stale, read_from, enough))
 
     def _each_now(
         self,
@@ -355,19 +365,24 @@ class ClusteredEngine:
         read: Callable[[NodeEngine, list[K]], list[T]],
         as_stale: Callable[[T], T],
         read_from: Replica,
+        enough: Callable[[list[K], list[T]], bool],
     ) -> list[T]:
+        """The first of them, up to where one of the clusters had no more room for its own (E26)."""
         results: dict[int, T] = {}
+        end = len(keyed)
         for cluster, members in self._grouped(keyed).items():
             wanted = [item for _, item in members]
-            values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), read_from, all_found)  # type: ignore[misc]
-            if stale and not all_found(values):
+            values, stale = cluster.read(lambda engine, wanted=wanted: read(engine, wanted), read_from, lambda values, wanted=wanted: enough(wanted, values))  # type: ignore[misc]
+            if stale and not enough(wanted, values):
                 # What a minion does not have may still have been acknowledged: "not there" is only the master's to say.
                 raise StorageUnavailable(
                     f"cluster {cluster.name}: its master is away or unconfirmed, and what was asked for is not on its minions: absence cannot be told"
                 )
-            for (index, _), value in zip(members, values, strict=True):
+            for (index, _), value in zip(members, values, strict=False):
                 results[index] = as_stale(value) if stale else value
-        return [results[index] for index in range(len(keyed))]
+            if len(values) < len(members) or _is_full(values):
+                end = min(end, members[len(values) - 1][0] + 1)
+        return [results[index] for index in range(end)]
 
 
 def _shown(cells: list[StoredCell], watermark: int) -> list[StoredCell]:
@@ -388,6 +403,19 @@ def _there(cluster: Cluster, ranges: Sequence[LogRange], found: list[list[Stored
 
 def _as_stale(found: LocatedCell | None) -> LocatedCell | None:
     return found and found._replace(stale=True)
+
+
+def _all_there(row_keys: Sequence[bytes], rows: Sequence[object], begun: Sequence[bytes]) -> bool:
+    """Whether every row has a cell, but for those that are gone on with."""
+    return all(row or row_key in begun for row_key, row in zip(row_keys, rows, strict=False))
+
+
+def _is_full(values: Sequence[object]) -> bool:
+    """Whether what one cluster answered is as much as an answer holds: the last of it may be a part of a row."""
+    page = Page()
+    for value in values:
+        page.take_up_to_full_of(value if isinstance(value, list) else [value] if isinstance(value, LocatedCell) else [])
+    return page.is_full
 
 
 def all_found(values: Sequence[object]) -> bool:

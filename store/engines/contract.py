@@ -20,6 +20,8 @@ Reading
     E10 ``get``, ``latest`` and ``row`` see every cell whose put has returned; the latest cell is the one with the highest ref key. An answer that came from
         a minion, asked for or because the master is away, is told as ``stale``. "Not there" is only the master's to say.
     E14 ``columns`` names every column that a cell of the datastore has, from the moment its first put returns.
+    E26 ``get``, ``latest`` and ``row`` answer for the first of the keys asked for: the cell whose body brings the answer to ``READ_BYTES_MAX``, decoded, is the
+        last one, and the last row may end with it. What has fewer bytes is whole. Of one key, and of one column behind ``after_column``, there is always all.
     E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
     E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`store.engines.dictionary_contract`.
@@ -140,8 +142,8 @@ class Engine(Protocol):
         """For each (row key, column name) the cell with the highest ref key."""
         ...
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
-        """For each row key the latest cell of every column, by column name."""
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
+        """For each row key the latest cell of every column, by column name; of the first row those behind ``after_column``."""
         ...
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
@@ -149,11 +151,12 @@ class Engine(Protocol):
         ...
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
-        """At most ``limit`` cells from added_id ``location`` on, below the watermark; ends early after ``SCAN_BYTES_MAX``."""
+        """At most ``limit`` cells from added_id ``location`` on, below the watermark; ends early after ``SCAN_BYTES_MAX``, and ``SCAN_DECODED_BYTES_MAX``."""
         ...
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
-        """:meth:`scan` of each range, with fewer round trips. For ranges that are small together: the ends of many logs."""
+        """:meth:`scan` of each range, with fewer round trips. For ranges that are small together: the ends of many logs. Once the ranges have come to
+        ``SCAN_DECODED_BYTES_MAX`` together, each further one gives a cell."""
         ...
 
     def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:

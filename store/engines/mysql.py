@@ -6,7 +6,7 @@ Statements are in a module for each concern: puts, the log's scans, counters, tr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pymysql.connections import Connection
 
@@ -18,7 +18,7 @@ from store.engines.contract import NodeStateTable
 from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, WriteTerms
 from store.engines.dictionary_contract import DictionariesOfPuts
 from store.engines.mysql_buffer import MySqlBuffer
-from store.engines.mysql_cells import plain_cells, sql_moment
+from store.engines.mysql_cells import KEY, plain_cells, sql_moment, stored_cell
 from store.engines.mysql_checks import check_server, check_tables, refuse
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_counters import MySqlCounters
@@ -33,7 +33,14 @@ from store.engines.mysql_state import MySqlState
 from store.engines.mysql_trim import TrimStatements
 from store.histories import NO_HISTORY, History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from store.read_bounds import Page
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
+
+_LARGE_BODY_BYTES: Final = 4 << 10
+"""Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX`` of them. Larger ones are fetched one by one."""
+
+_COLUMNS_STEP: Final = 16
+"""Columns of a row that are fetched at once: as many bodies at their limit as an answer holds. Rows have fewer as a rule."""
 
 
 class MySqlEngine:
@@ -123,34 +130,64 @@ class MySqlEngine:
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
-        found: dict[Triple, LocatedCell] = {}
+        found: dict[Triple, LocatedCell | None] = {}
         with self._server.connection() as connection:
             for shard, wanted in self._by_shard([(triple.row_key, triple) for triple in triples]).items():
-                condition = f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})"
-                for cell in self._select(connection, shard, condition):
-                    found[Triple(cell.row_key, cell.column_name, cell.ref_key)] = LocatedCell(shard, cell)
-        return [found.get(triple) for triple in triples]
+                # Large bodies stay where they are until their turn has come.
+                columns = f"{KEY}, IF(LENGTH(body) > {_LARGE_BODY_BYTES}, NULL, body), crc"
+                for row in self._rows(connection, shard, columns, f"(row_key, column_name, ref_key) IN ({','.join(map(sql_triple, wanted))})"):
+                    found[Triple(row[1], row[2].decode(), int(row[3]))] = None if row[5] is None else LocatedCell(shard, stored_cell(shard, row))
+            results: list[LocatedCell | None] = []
+            page = Page()
+            for triple in triples:
+                if triple in found and found[triple] is None:
+                    shard = shard_of(triple.row_key, self._shards)
+                    cells = self._select(connection, shard, f"(row_key, column_name, ref_key) IN ({sql_triple(triple)})")
+                    found[triple] = LocatedCell(shard, cells[0]) if cells else None  # it was trimmed meanwhile
+                results.append(there := found.get(triple))
+                page.take([there.cell.body] if there else ())
+                if page.is_full:
+                    break
+        return results
 
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         with self._server.connection() as connection:
             results: list[LocatedCell | None] = []
+            page = Page()
             for row_key, column_name in keys:
                 shard = shard_of(row_key, self._shards)
                 condition = f"row_key = X'{row_key.hex()}' AND column_name = X'{column_name.encode().hex()}' ORDER BY ref_key DESC LIMIT 1"
                 cells = self._select(connection, shard, condition)
                 results.append(LocatedCell(shard, cells[0]) if cells else None)
+                page.take([cell.body for cell in cells])
+                if page.is_full:
+                    break
         return results
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
+        rows: list[list[LocatedCell]] = []
+        page = Page()
         with self._server.connection() as connection:
-            rows: list[list[LocatedCell]] = []
             for row_key in row_keys:
-                shard = shard_of(row_key, self._shards)
-                key = f"X'{row_key.hex()}'"
-                latest = f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE row_key = {key} GROUP BY column_name"
-                condition = f"row_key = {key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name"
-                rows.append([LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)])
+                rows.append([])
+                after = "" if len(rows) > 1 else after_column
+                while True:
+                    step = self._row_step(connection, row_key, after)
+                    rows[-1] += page.take_up_to_full_of(step)
+                    if page.is_full:
+                        return rows
+                    if len(step) < _COLUMNS_STEP:
+                        break
+                    after = step[-1].cell.column_name
         return rows
+
+    def _row_step(self, connection: Connection[Any], row_key: bytes, after_column: str) -> list[LocatedCell]:
+        """The latest cells of the next ``_COLUMNS_STEP`` columns of a row."""
+        shard = shard_of(row_key, self._shards)
+        key = f"row_key = X'{row_key.hex()}'" + (f" AND column_name > X'{after_column.encode().hex()}'" if after_column else "")
+        latest = f"SELECT column_name, MAX(ref_key) FROM {self._database(shard)}.cell WHERE {key} GROUP BY column_name"
+        condition = f"{key} AND (column_name, ref_key) IN ({latest}) ORDER BY column_name LIMIT {_COLUMNS_STEP}"
+        return [LocatedCell(shard, cell) for cell in self._select(connection, shard, condition)]
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
         condition = f"row_key = X'{row_key.hex()}' AND added_id >= {after + 1:d} ORDER BY added_id LIMIT {limit:d}"
@@ -268,6 +305,9 @@ class MySqlEngine:
         for shard, (_, triple) in zip(shards_of([row_key for row_key, _ in keyed], self._shards), keyed, strict=True):
             grouped.setdefault(shard, []).append(triple)
         return grouped
+
+    def _rows(self, connection: Connection[Any], shard: int, columns: str, condition: str) -> Sequence[Any]:
+        return query(connection, f"SELECT {columns} FROM {self._database(shard)}.cell WHERE {condition}")
 
     def _select(self, connection: Connection[Any], shard: int, condition: str) -> list[StoredCell]:
         return plain_cells(connection, shard, f"{self._database(shard)}.cell", f"WHERE {condition}")

@@ -21,7 +21,7 @@ from store.cell_checksum import cell_checksum
 from store.cells import StoredCell, moment
 from store.engines.mysql_connections import PACKET_BYTES_MAX, query
 from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX
+from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 
 MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"
 
@@ -61,6 +61,9 @@ FRAMED: Final = (
     f"CONCAT({_big_endian(_LENGTHS)}, {_big_endian('added_id')}, {_big_endian('ref_key')}, {_big_endian(MICROSECONDS.format('created_at'))}, "
     "row_key, column_name, body)"
 )
+
+SMALL_FRAMED: Final = f"IF(LENGTH(body) > {32 << 10}, NULL, {FRAMED})"
+"""The same, and NULL for a large body: what thousands of rows of a few hundred kilobytes come to must not be fetched at once."""
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------------
@@ -127,8 +130,8 @@ def read_cells(connection: Connection[Any], shard: int, table: str, location: in
     """The cells from a location on, in order: of many (``ROWS_MAX``) those of the next ``limit`` ids, where there are any. Raises DataDamaged."""
     rest = from_location(location, limit)
     if limit <= ROWS_MAX:
-        frames = [frame for (frame,) in query(connection, f"SELECT {FRAMED} FROM {table} {rest}")]
-        return unframe(shard, frames, lambda: plain_cells(connection, shard, table, rest))
+        frames = [frame for (frame,) in query(connection, f"SELECT {SMALL_FRAMED} FROM {table} {rest}")]
+        return unframe(shard, frames, lambda: cells_within(connection, shard, table, location, limit))
     # Over a range of ids, for a derived table with a LIMIT is written to disk first.
     begin = min(location, ADDED_ID_MAX)
     sql = f"SELECT COUNT(*), GROUP_CONCAT({FRAMED} SEPARATOR '') FROM {table} WHERE added_id >= {begin} AND added_id < {begin + limit}"
@@ -137,7 +140,17 @@ def read_cells(connection: Connection[Any], shard: int, table: str, location: in
     if cells and len(cells) == int(count):
         return cells
     # The joined value was cut at its limit (rows of tens of kilobytes), or no id of that range is there: plain rows, then.
-    return plain_cells(connection, shard, table, rest)
+    return cells_within(connection, shard, table, location, limit)
+
+
+def cells_within(connection: Connection[Any], shard: int, table: str, location: int, limit: int) -> list[StoredCell]:
+    """The cells from a location on, as rows: as many as come to ``SCAN_BYTES_MAX`` stored, and one more. Raises DataDamaged."""
+    count = stored_bytes = 0
+    for (size,) in query(connection, f"SELECT LENGTH(body) FROM {table} {from_location(location, limit)}"):
+        count, stored_bytes = count + 1, stored_bytes + int(size or 0)
+        if stored_bytes > SCAN_BYTES_MAX:
+            break
+    return plain_cells(connection, shard, table, from_location(location, count)) if count else []
 
 
 def from_location(location: int, limit: int) -> str:

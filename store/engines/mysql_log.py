@@ -17,12 +17,13 @@ from pymysql.connections import Connection
 from store.cells import StoredCell
 from store.engines.contract_values import LogRange
 from store.engines.log_start import check_scan
-from store.engines.mysql_cells import CURE, FRAMED, ROWS_MAX, from_location, plain_cells, read_cells, unframe
+from store.engines.mysql_cells import CURE, ROWS_MAX, SMALL_FRAMED, cells_within, from_location, read_cells, unframe
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_counters import MySqlCounters
 from store.engines.scan_gaps import has_gap, refuse_gap
 from store.errors import Trimmed
-from store.limits import SCAN_BYTES_MAX
+from store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
+from store.read_bounds import decoded, within_scan
 
 _body = itemgetter(5)
 
@@ -50,16 +51,16 @@ class MySqlLog:
                     self._check(connection, LogRange(shard, begin, wanted), step)
                 except Trimmed:
                     if cells:
-                        return cells  # they were there when they were read; whoever goes on behind them is told
+                        return within_scan(cells)  # they were there when they were read; whoever goes on behind them is told
                     raise
                 step_bytes = sum(map(len, map(_body, step)))
                 if scanned_bytes + step_bytes > SCAN_BYTES_MAX:
-                    return cells + _within_scan_bytes(step, scanned_bytes)
+                    return within_scan(cells + _within_scan_bytes(step, scanned_bytes))
                 scanned_bytes += step_bytes
                 cells += step
                 if len(step) < _SCAN_STEP:
                     break
-        return cells
+        return within_scan(cells)
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
         found: dict[int, list[StoredCell]] = {}
@@ -75,13 +76,18 @@ class MySqlLog:
             together.append(index)
             cells += each.limit
         found.update(self._scan_together(ranges, together))
+        decoded_bytes = 0
+        for index in range(len(ranges)):
+            if decoded_bytes >= SCAN_DECODED_BYTES_MAX:
+                found[index] = found[index][:1]
+            decoded_bytes += decoded(found[index])
         return [found[index] for index in range(len(ranges))]
 
     def _scan_together(self, ranges: Sequence[LogRange], indexes: Sequence[int]) -> dict[int, list[StoredCell]]:
         """The ranges of these indexes in one answer, a row per cell."""
         if not indexes:
             return {}
-        selects = [f"(SELECT {index}, {FRAMED} FROM {self._table(ranges[index].shard)} {from_location(*ranges[index][1:])})" for index in indexes]
+        selects = [f"(SELECT {index}, {SMALL_FRAMED} FROM {self._table(ranges[index].shard)} {from_location(*ranges[index][1:])})" for index in indexes]
         frames: dict[int, list[bytes | None]] = {index: [] for index in indexes}
         cells = {}
         with self._server.connection() as connection:
@@ -92,10 +98,10 @@ class MySqlLog:
                 cells[index] = unframe(each.shard, found, partial(self._plain, connection, each))
                 if each.limit > 0:
                     self._check(connection, each, cells[index])
-        return {index: _within_scan_bytes(found) for index, found in cells.items()}
+        return {index: within_scan(_within_scan_bytes(found)) for index, found in cells.items()}
 
     def _plain(self, connection: Connection[Any], wanted: LogRange) -> list[StoredCell]:
-        return plain_cells(connection, wanted.shard, self._table(wanted.shard), from_location(*wanted[1:]))
+        return cells_within(connection, wanted.shard, self._table(wanted.shard), wanted.location, wanted.limit)
 
     def _check(self, connection: Connection[Any], wanted: LogRange, found: Sequence[StoredCell]) -> None:
         """Raises Trimmed, DataDamaged unless these are the cells of that range, as far as the log goes."""

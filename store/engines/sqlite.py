@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +42,8 @@ from store.engines.sqlite_state import SqliteState
 from store.errors import DataDamaged
 from store.failpoints import declare, failpoint
 from store.histories import History
-from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, TRIM_STEP_CELLS
+from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX, TRIM_STEP_CELLS
+from store.read_bounds import Page, decoded, within_scan
 from store.sharding import check_shard, check_shard_count, shard_of, shards_of
 
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
@@ -50,6 +51,9 @@ declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.a
 declare("sqlite.erase.before_commit", "sqlite.erase.after_commit")
 
 _SCAN_STEP: Final = 500
+_BODY: Final = 5
+"""Where the body stands in the row of a ``CELL``."""
+
 _ROW_BYTES: Final = 150
 """What a cell takes beside its body, in the table and in the index of triples."""
 
@@ -147,18 +151,29 @@ class SqliteEngine:
 
     def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         with self._file.snapshot() as connection:
-            return [_first(_find(connection, triple)) for triple in triples]
+            return _page(_first(_find(connection, triple)) for triple in triples)
 
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
         with self._file.snapshot() as connection:
-            return [_first(connection.execute(sql, key)) for key in keys]
+            return _page(_first(connection.execute(sql, key)) for key in keys)
 
-    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER) -> list[list[LocatedCell]]:
+    def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
         # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
-        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+        sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"  # noqa: S608
+        rows: list[list[LocatedCell]] = []
+        page = Page()
         with self._file.snapshot() as connection:
-            return [[_located(row[:-1]) for row in connection.execute(sql, (row_key,))] for row_key in row_keys]
+            for row_key in row_keys:
+                cursor = connection.execute(sql, (row_key, "" if rows else after_column))
+                rows.append([])
+                for row in cursor:
+                    rows[-1].append(_located(row[:-1]))
+                    page.take([rows[-1][-1].cell.body])
+                    if page.is_full:
+                        cursor.close()
+                        return rows
+        return rows
 
     def row_cells(self, row_key: bytes, after: int = -1, limit: int = READ_KEYS_MAX) -> list[StoredCell]:
         shard = shard_of(row_key, self._shards)
@@ -185,7 +200,12 @@ class SqliteEngine:
         return cells
 
     def scan_many(self, ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
-        return [self.scan(*each) for each in ranges]
+        found: list[list[StoredCell]] = []
+        decoded_bytes = 0
+        for each in ranges:
+            found.append(self.scan(*each if decoded_bytes < SCAN_DECODED_BYTES_MAX else each._replace(limit=min(each.limit, 1))))
+            decoded_bytes += decoded(found[-1])
+        return found
 
     def superseded(self, shard: int, start: int, end: int, log_start: int, watermark: int) -> set[int]:
         check_shard(shard, self._shards)
@@ -370,6 +390,31 @@ def _find(connection: sqlite3.Connection, triple: Triple) -> sqlite3.Cursor:
     return connection.execute(sql, triple)
 
 
+def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
+    """The next rows: ``_SCAN_STEP`` of them, or as many as come to the bytes of a scan."""
+    rows: list[tuple[Any, ...]] = []
+    stored_bytes = 0
+    for row in cursor:
+        rows.append(row)
+        stored_bytes += len(row[_BODY] or b"")
+        if len(rows) == _SCAN_STEP or stored_bytes > SCAN_BYTES_MAX:
+            break
+    return rows
+
+
+def _page(found: Iterable[LocatedCell | None]) -> list[LocatedCell | None]:
+    """The first of them, up to the one with which a page is full."""
+    results: list[LocatedCell | None] = []
+    page = Page()
+    for each in found:
+        results.append(each)
+        if each is not None:
+            page.take([each.cell.body])
+            if page.is_full:
+                break
+    return results
+
+
 def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:
     row = next(rows, None)
     return _located(row) if row else None
@@ -386,7 +431,7 @@ def _scanned(connection: sqlite3.Connection, shard: int, location: int, limit: i
     cursor = connection.execute(sql, (position_of(shard, location), position_of(shard, ADDED_ID_MAX), limit))
     cells: list[StoredCell] = []
     scanned_bytes = 0
-    while rows := stored_cells(shard, cursor.fetchmany(_SCAN_STEP)):
+    while rows := stored_cells(shard, _fetched(cursor)):
         step_bytes = sum([len(row.body) for row in rows])
         if scanned_bytes + step_bytes <= SCAN_BYTES_MAX:
             scanned_bytes += step_bytes
@@ -396,6 +441,7 @@ def _scanned(connection: sqlite3.Connection, shard: int, location: int, limit: i
             scanned_bytes += len(row.body)
             if scanned_bytes > SCAN_BYTES_MAX and cells:
                 cursor.close()
-                return cells, False
+                return within_scan(cells), False
             cells.append(row)
-    return cells, len(cells) < limit
+    within = within_scan(cells)
+    return within, len(within) == len(cells) < limit

@@ -27,10 +27,14 @@ from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
 from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
 from store.indexes.values import decoder
 from store.indexes.version import IndexVersion, RowView
+from store.read_bounds import Page
 from store.sharding import shards_of
 
 REMEMBERED_S: Final = 1.0
 """How long it is remembered which version of an index is current. A version that was replaced is kept on for longer than that."""
+
+_ROWS_STEP: Final = 32
+"""Rows whose cells are read at once at first: a page with large bodies is full before many are read."""
 
 _POLL_S: Final = 0.002
 _POLL_MAX_S: Final = 0.05
@@ -144,6 +148,7 @@ class _Query:
         shard_value = cache(decoder(fields[0].type))  # the same in many rows
         self._shown = [(position, fields[position].name, decoder(fields[position].type) if position else shard_value) for position in request.fields]
         self._stale = False
+        self._read = Page()
 
     def page(self) -> IndexPage:
         request = self._request
@@ -154,10 +159,21 @@ class _Query:
             entries = self._entries(after, wanted + 1)
             more = len(entries) > wanted
             entries = entries[:wanted]
-            rows += self._rows(entries)
-            if entries:
-                after = self._place(entries[-1])
-        cursor = cursor_text(request, self._version.number, after) if more and after is not None else None
+            start, step = 0, _ROWS_STEP
+            while start < len(entries):
+                some = entries[start : start + step]
+                for number, (entry, row) in enumerate(self._rows(some), start + 1):
+                    after = self._place(entry)
+                    rows += [row] if row is not None else []
+                    if self._read.is_full:
+                        more |= number < len(entries)
+                        return self._answer(rows, after if more else None)
+                start, step = start + step, step * 2
+        return self._answer(rows, after if more else None)
+
+    def _answer(self, rows: list[IndexRow], after: tuple[Encoded | None, bytes] | None) -> IndexPage:
+        request = self._request
+        cursor = cursor_text(request, self._version.number, after) if after is not None else None
         return IndexPage(rows, cursor, self._version.number, self._stale)
 
     def _entries(self, after: tuple[Encoded | None, bytes] | None, limit: int) -> list[Entry]:
@@ -189,20 +205,21 @@ class _Query:
         value, row_key = self._place(entry)
         return (False, 0, row_key) if value is None else (True, value, row_key)
 
-    def _rows(self, entries: Sequence[Entry]) -> list[IndexRow]:
+    def _rows(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, IndexRow | None]]:
+        """Each entry with its row; None where it does not meet the filters any more."""
         request = self._request
         read = self._to_be_read(entries)
         current = self._current(read) if read else {}
-        rows = []
         for entry in entries:
             cells = current.get(entry.row_key, ())
+            shown = entry
             if request.fresh and entry.row_key in read:
                 seen = self._as_it_is(cells, entry)
                 if seen is None or seen.values[0] != entry.values[0] or not all(meets(seen, each) for each in request.conditions):
+                    yield entry, None
                     continue
-                entry = seen
-            rows.append(self._row(entry, cells))
-        return rows
+                shown = seen
+            yield entry, self._row(shown, cells)
 
     def _to_be_read(self, entries: Sequence[Entry]) -> Collection[bytes]:
         """Rows whose cells are needed: all of them where columns are asked for; else those that have other cells by now than their entries were made of."""
@@ -250,6 +267,7 @@ class _Query:
             for each in sorted(cells, key=lambda each: each.cell.column_name)
             if asked is None or each.cell.column_name in asked
         }
+        self._read.take(each.cell.body for each in cells if each.cell.column_name in found)
         return IndexRow(UUID(bytes=entry.row_key), fields, found)
 
 

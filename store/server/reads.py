@@ -16,7 +16,7 @@ from litestar.response.base import ASGIResponse
 from store.api import Location
 from store.cells import Cell, check_row_key
 from store.datastore import Datastore
-from store.errors import InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, UnknownDatastore
+from store.errors import AnswerTooLarge, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, UnknownDatastore
 from store.http_messages import (
     JSON,
     MSGPACK,
@@ -36,7 +36,8 @@ from store.http_messages import (
     cell_message,
     shard_cells_message,
 )
-from store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, SCAN_CELLS_MAX
+from store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_CELLS_MAX, SCAN_SHARDS_BYTES_MAX
+from store.rows_page import RowsPage
 from store.server.asgi import Receive, Scope, read_body
 from store.server.query import location_from, strict_query
 from store.server.read_pool import ReadPool
@@ -100,8 +101,9 @@ async def get_latest(state: ReadState, datastore: Name, row_key: RowKey, column_
 
 @get("/v1/{datastore:str}/row", tags=["cells"], summary="The latest cell of every column of a row", opt={"query": ("row_key", "read_from")})
 async def get_row(state: ReadState, datastore: Name, row_key: RowKey, read_from: ReadFromParameter = "master") -> RowMessage:
-    """``cells`` is empty when there is no such row."""
-    return _row(await state.reads.run(known_datastore(state, datastore).get_row, row_key, read_from=read_from))
+    """``cells`` is empty when there is no such row. 413 ``answer_too_large``: read it in pages, as a batch of one row."""
+    page = _whole(await state.reads.run(known_datastore(state, datastore).get_rows_page, [row_key], read_from=read_from))
+    return _row(page.rows[0])
 
 
 @post("/v1/{datastore:str}/cells/get", tags=["batches"], summary="Many cells by their keys", status_code=200, opt={"body": GetCellsMessage})
@@ -110,7 +112,7 @@ async def get_cells(state: ReadState, datastore: Name, request: Request[Any, Any
     store = known_datastore(state, datastore)
     wanted = await message_of(request, GetCellsMessage)
     keys = [(key.row_key, key.column_name, key.ref_key) for key in wanted.keys]
-    return _cells(await state.reads.run(store.get_cells, keys, read_from=wanted.read_from))
+    return _cells(await state.reads.run(store.get_cells_page, keys, read_from=wanted.read_from), None if wanted.pages else len(keys))
 
 
 @post("/v1/{datastore:str}/cells/latest", tags=["batches"], summary="Many latest cells", status_code=200, opt={"body": GetLatestMessage})
@@ -119,7 +121,7 @@ async def get_cells_latest(state: ReadState, datastore: Name, request: Request[A
     store = known_datastore(state, datastore)
     wanted = await message_of(request, GetLatestMessage)
     keys = [(key.row_key, key.column_name) for key in wanted.keys]
-    return _cells(await state.reads.run(store.get_cells_latest, keys, read_from=wanted.read_from))
+    return _cells(await state.reads.run(store.get_cells_latest_page, keys, read_from=wanted.read_from), None if wanted.pages else len(keys))
 
 
 @post("/v1/{datastore:str}/rows", tags=["batches"], summary="Many rows", status_code=200, opt={"body": GetRowsMessage})
@@ -127,7 +129,9 @@ async def get_rows(state: ReadState, datastore: Name, request: Request[Any, Any,
     """One row per row key, in order."""
     store = known_datastore(state, datastore)
     wanted = await message_of(request, GetRowsMessage)
-    return RowsMessage([_row(row) for row in await state.reads.run(store.get_rows, list(wanted.row_keys), read_from=wanted.read_from)])
+    read = state.reads.run(store.get_rows_page, list(wanted.row_keys), read_from=wanted.read_from, after_column=wanted.after_column)
+    page = await read if wanted.pages else _whole(await read)
+    return RowsMessage([_row(row) for row in page.rows], page.next_row, page.after_column)
 
 
 @delete("/v1/{datastore:str}/rows/{row_key:str}", tags=["cells"], summary="Erase a row", status_code=200, opt={"query": ()})
@@ -158,13 +162,13 @@ async def scan_shard(state: ReadState, datastore: Name, shard: Shard, location: 
 
 @post("/v1/{datastore:str}/shards/cells", tags=["logs"], summary="Pieces of many shards' logs", status_code=200, opt={"body": ScanShardsMessage})
 async def scan_shards(state: ReadState, datastore: Name, request: Request[Any, Any, Any]) -> ShardsCellsMessage:
-    """One piece per shard asked for, in order."""
+    """One piece per shard asked for, in order. 413 ``answer_too_large``: ask for fewer shards at once."""
     store = known_datastore(state, datastore)
     wanted = await message_of(request, ScanShardsMessage)
     locations: dict[int, Location] = {item.shard: location_from(item.location) for item in wanted.locations}
     if len(locations) != len(wanted.locations):
         raise InvalidRequest("request asks for the same shard twice")
-    pieces = await state.reads.run(store.get_cells_for_shards, locations, wanted.limit)
+    pieces = await state.reads.run(store.get_cells_for_shards, locations, wanted.limit, bytes_max=SCAN_SHARDS_BYTES_MAX)
     return ShardsCellsMessage([shard_cells_message(piece) for piece in pieces.values()])
 
 
@@ -180,6 +184,8 @@ READ_ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     scan_shard,
     scan_shards,
 )
+_IN_PAGES: Final = 'ask with "pages": true for the first of them (POST /rows, /cells/get, /cells/latest), then for the others'
+
 READ_GUARDS: Final = [strict_query]
 
 
@@ -202,8 +208,16 @@ def _found(cell: Cell | None) -> CellMessage:
     return cell_message(cell)
 
 
-def _cells(cells: list[Cell | None]) -> CellsMessage:
+def _cells(cells: list[Cell | None], wanted: int | None) -> CellsMessage:
+    if wanted not in (None, len(cells)):
+        raise AnswerTooLarge(f"{wanted} cells are more than {READ_BYTES_MAX} bytes: {_IN_PAGES}")
     return CellsMessage([cell_message(cell) if cell else None for cell in cells])
+
+
+def _whole(page: RowsPage) -> RowsPage:
+    if page.next_row is not None:
+        raise AnswerTooLarge(f"the rows are more than {READ_BYTES_MAX} bytes: {_IN_PAGES}")
+    return page
 
 
 def _row(row: Mapping[str, Cell]) -> RowMessage:

@@ -737,3 +737,52 @@ def test_e13_storage_of_another_shape_is_refused(open_engine: EngineMaker, kind:
         with pytest.raises(ProtectData, match="'trips'"):
             open_engine(datastore="rides")
     open_engine().put([cell(1)])
+
+
+LARGE = "x" * 1_000_000
+
+
+def large(number: int, row: UUID, column: str = "BASE") -> NewCell:
+    return new_cell(row, column, 1, {"n": number, "text": LARGE})
+
+
+def test_e7_a_scan_ends_early_where_bodies_that_compress_well_are_large(engine: Engine) -> None:
+    rows = [rows_of_shard(shard, 40) for shard in (0, 1)]
+    engine.put([large(n, row) for some in rows for n, row in enumerate(some)])
+    first = engine.scan(0, 0, 100)
+    assert [c.added_id for c in first] == list(range(16))
+    assert [c.added_id for c in engine.scan(0, 16, 3_000)] == list(range(16, 32))
+    together = engine.scan_many([LogRange(0, 0, 100), LogRange(1, 5, 100), LogRange(1, 5, 300)])
+    assert [[c.added_id for c in cells] for cells in together] == [list(range(16)), [*range(5, 21)], [5]]
+
+
+def test_e26_a_read_of_many_keys_ends_with_the_cell_that_fills_it(engine: Engine) -> None:
+    rows = [UUID(int=number) for number in range(40)]
+    engine.put([large(n, row) for n, row in enumerate(rows)])
+    assert len(engine.get([Triple(row.bytes, "BASE", 1) for row in rows])) == 17
+    assert len(engine.latest([(row.bytes, "BASE") for row in rows])) == 17
+    assert len(engine.row([row.bytes for row in rows])) == 17
+    found = engine.get([Triple(row.bytes, "BASE", 1) for row in rows[17:]])
+    assert [decode_body(each.cell.body) for each in found if each] == [large(n, rows[n]).body_json for n in range(17, 34)]
+
+
+def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_goes_on_behind_it(engine: Engine) -> None:
+    row, other = UUID(int=1), UUID(int=2)
+    engine.put([large(n, row, f"C{n:02}") for n in range(40)])
+    engine.put([large(0, other)])
+    names: list[str] = []
+    for _ in range(3):
+        names += [each.cell.column_name for each in engine.row([row.bytes, other.bytes], after_column=names[-1] if names else "")[0]]
+    assert names == [f"C{n:02}" for n in range(40)]
+    [rest, whole] = engine.row([row.bytes, other.bytes], after_column="C37")
+    assert ([each.cell.column_name for each in rest], len(whole)) == (["C38", "C39"], 1)
+
+
+def test_e26_large_bodies_that_do_not_compress_are_read_whole(engine: Engine) -> None:
+    rows = rows_of_shard(0, 5)
+    cells = [new_cell(row, "BASE", 1, {"n": number, "text": Random(number).randbytes(200_000).hex()}) for number, row in enumerate(rows)]
+    engine.put(cells)
+    found = engine.get([cell.triple for cell in [*cells, new_cell(UUID(int=99), "BASE", 1, {})]])
+    assert [each and decode_body(each.cell.body) for each in found] == [*(cell.body_json for cell in cells), None]
+    for limit in (3, 300, 3_000):
+        assert [decode_body(cell.body) for cell in engine.scan(0, 0, limit)] == [cell.body_json for cell in cells[:limit]]

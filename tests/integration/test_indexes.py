@@ -231,6 +231,22 @@ def test_an_entry_moves_when_its_shard_field_changes_and_goes_when_it_is_missing
     assert "field fare of column BASE is no decimal" in status.unfit_last
 
 
+def test_a_page_with_large_cells_ends_early_and_its_cursor_goes_on(datastore: Datastore) -> None:
+    with index_worker(datastore):
+        version = made_index(datastore, SMALL)
+        text = "x" * 1_000_000
+        datastore.put_cells([(UUID(int=row), "BASE", 1, {"driver": "ann", "fare": "1", "text": text}) for row in range(40)])
+        caught_up(datastore, version)
+        sizes, found, cursor = [], [], None
+        while not sizes or cursor is not None:
+            page = datastore.query_index("by_driver", "ann", columns=["BASE"], limit=100, cursor=cursor)
+            cursor = page.cursor
+            sizes.append(len(page.rows))
+            found += [row.row_key.int for row in page.rows]
+        assert (sizes, found) == ([17, 17, 6], list(range(40)))
+        assert len(datastore.query_index("by_driver", "ann", limit=100).rows) == 40  # fields alone have no bodies
+
+
 def test_a_fresh_query_shows_no_entry_that_its_row_has_left(datastore: Datastore) -> None:
     with index_worker(datastore):
         version = made_index(datastore, SMALL)

@@ -159,6 +159,20 @@ def test_entries_lie_on_the_cluster_of_their_shard_value(clusters: list[TestClus
         assert any(by_shard[2:])
 
 
+def test_reads_of_many_large_cells_on_two_clusters_come_whole_in_pages(clusters: list[TestCluster]) -> None:
+    engine = ClusteredEngine(DATASTORE, SHARDS, {each.name: each.openers() for each in clusters}, watermark=Watermark.REPLICATED)
+    with Datastore(engine) as datastore:
+        rows, text = [uuid5(NAMESPACE, str(n)) for n in range(40)], "x" * 1_000_000
+        for n, row in enumerate(rows):
+            columns = [f"C{number:02}" for number in range(20 if n == 7 else 1)]
+            assert all(result.acknowledged for result in datastore.put_cells([(row, column, 1, {"n": n, "text": text}) for column in columns]))
+        page = datastore.get_cells_page([(row, "C00", 1) for row in rows])
+        assert 17 <= len(page) < 40
+        assert [cell and cell.body["n"] for cell in datastore.get_cells([(row, "C00", 1) for row in rows])] == list(range(40))
+        found = datastore.get_rows(rows)
+        assert [[cell.body["n"] for cell in row.values()] for row in found] == [[n] * (20 if n == 7 else 1) for n in range(40)]
+
+
 @pytest.fixture
 def proxies(clusters: list[TestCluster]) -> Iterator[list[TcpProxy]]:
     """Before each of the two clusters."""

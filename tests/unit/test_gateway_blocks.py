@@ -19,7 +19,7 @@ from bridge.events.views import View
 from bridge.gateway import blocks as blocks_module
 from bridge.gateway.batch import Batch
 from bridge.gateway.blocks import Blocks, encode_range
-from bridge.gateway.limits import BLOCK_CELLS
+from bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS
 from bridge.gateway.topics import make_topic
 from store.datastore import Datastore
 from store.engines.contract import Engine
@@ -32,6 +32,8 @@ ALL = make_topic("trips", View(), JsonFormat())
 BASE = make_topic("trips.BASE", View("BASE"), JsonFormat())
 RARE = make_topic("trips.RARE", View("RARE"), JsonFormat())
 ENDLESS = 1 << 40
+LIMIT_SLACK = 3 << 20
+"""The batch with which a bound is passed, and the one that was open then."""
 EPOCH = 0
 
 
@@ -461,3 +463,39 @@ def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_
         assert records(await blocks.read(ALL, 0, 100, BLOCK_CELLS, EPOCH, ENDLESS))[0].offset == 100
 
     run(read)
+
+
+LARGE = "x" * 1_000_000
+
+
+@pytest.mark.parametrize("count", [BLOCK_CELLS + 40, 60])
+def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(store: Datastore, count: int) -> None:
+    fill(store, 10)
+    for _ in range(count // 10):
+        fill(store, 4, body=LARGE)
+        fill(store, 6)
+    end = store.heads()[0].watermark
+
+    async def read_all(executor: ThreadPoolExecutor) -> list[int]:
+        blocks = Blocks(store.engine, executor)
+        offsets: list[int] = []
+        for start in (0, end // 2):  # the second from the middle of what was kept for the first
+            offset = start
+            while offset < end:
+                batches = await blocks.read(ALL, 0, offset, end, EPOCH, 4 << 20)
+                assert batches[0].start <= offset < batches[0].end
+                assert sum(len(batch.data) for batch in batches) <= (4 << 20) + LIMIT_SLACK
+                offsets += [record.offset for record in records(batches) if record.offset >= offset]
+                offset = batches[-1].end
+            assert all(sum(len(batch.data) for batch in block) < BLOCK_BYTES_MAX + LIMIT_SLACK for block in [*blocks._full.values(), *blocks._ends.values()])
+        return offsets
+
+    assert run(read_all) == [*range(end), *range(end // 2, end)]
+
+
+def test_a_range_of_large_bodies_is_encoded_up_to_the_bound(store: Datastore) -> None:
+    fill(store, 40, body=LARGE)
+    block = encode_range(store.engine, ALL, 0, 0, 40, EPOCH)
+    assert_contiguous(block, 0, block[-1].end)
+    assert 16 <= block[-1].end <= 18
+    assert encode_range(store.engine, ALL, 0, 20, 40, EPOCH, bytes_max=1)[-1].end in (21, 22)

@@ -23,10 +23,13 @@ from store.cells import ERASED_JSON
 from store.digest import ShardDigest
 from store.errors import DataDamaged, Unavailable
 from store.limits import SCAN_CELLS_MAX
-from store.log_gaps import GapCheck
+from store.log_gaps import GapCheck, named_damage
 
 SILENCE_MAX_S: Final = 30.0
 """How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""
+
+DAMAGE_MAX: Final = 100
+"""Places of one shard with lost or damaged cells that are named; `cellfeed check` counts the others."""
 
 _SCAN_CELLS: Final = min(2_000, SCAN_CELLS_MAX)
 _CONSUME_RECORDS: Final = 5_000
@@ -75,6 +78,10 @@ class StorePlace:
         self._store = store
         self.gaps: dict[int, list[range]] = {}
         """By shard the ids that the log lacks, as found while digests were taken."""
+        self.damaged: dict[int, list[range]] = {}
+        """By shard the ids whose cells are damaged."""
+        self.unread_from: dict[int, int] = {}
+        """By shard the id from which on nothing was read, for more than ``DAMAGE_MAX`` places before it are damaged."""
 
     def first_ids(self) -> dict[int, int]:
         return {shard: head.log_start for shard, head in self._store.heads().items()}
@@ -87,8 +94,26 @@ class StorePlace:
 
     def _digest(self, shard: int, ids: range, erased: Erased) -> ShardDigest:
         digest, location, gaps = ShardDigest(), ids.start, GapCheck(shard, ids.start)
+        limit, places = _SCAN_CELLS, 0
         while location < ids.stop:
-            piece = self._store.get_cells_for_shard(shard, location, _SCAN_CELLS)
+            try:
+                piece = self._store.get_cells_for_shard(shard, location, limit)
+            except DataDamaged as error:
+                named = named_damage(str(error))
+                if named is None or named.shard != shard or named.ids.start < location:
+                    raise
+                if named.ids.start > location:
+                    limit = min(_SCAN_CELLS, named.ids.start - location)  # first what lies before it
+                    continue
+                if (places := places + 1) > DAMAGE_MAX:
+                    self.unread_from[shard] = location
+                    return self._ended(shard, digest, gaps)
+                if not named.is_lost:
+                    self.damaged.setdefault(shard, []).append(named.ids)
+                    gaps.add(location, "", b"")
+                location, limit = named.ids.stop, _SCAN_CELLS
+                continue
+            limit = _SCAN_CELLS
             for cell in piece.cells:
                 if cell.added_id < ids.stop:
                     body = erased.body(shard, cell.added_id, cell.body_json)
@@ -98,6 +123,9 @@ class StorePlace:
                 break
             location = piece.next_location
         gaps.end(ids.stop)
+        return self._ended(shard, digest, gaps)
+
+    def _ended(self, shard: int, digest: ShardDigest, gaps: GapCheck) -> ShardDigest:
         if gaps.missing:
             self.gaps[shard] = gaps.missing
         return digest
@@ -194,7 +222,8 @@ class WarehousePlace:
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
     """One shard in all places: the digest of its cells from ``from_id`` on, below ``below_id``, and their number, by place; and how far each place was in
-    all. ``from_id``: where the log starts; what was trimmed is not compared. ``missing``: ids that the store's log lacks, and no restore left out."""
+    all. ``from_id``: where the log starts; what was trimmed is not compared. Of the store: ``missing``, ids that its log lacks and no restore left out;
+    ``damaged``, ids whose cells are damaged; ``unread_from``, where it was read no further, for so much before it is damaged."""
 
     shard: int
     from_id: int
@@ -203,6 +232,13 @@ class ShardVerdict:
     cells: dict[str, int]
     next_ids: dict[str, int]
     missing: list[range] = field(default_factory=list)
+    damaged: list[range] = field(default_factory=list)
+    unread_from: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the store has every cell, as it was written."""
+        return not self.missing and not self.damaged and self.unread_from is None
 
     @property
     def equal(self) -> bool:
@@ -232,7 +268,7 @@ class VerifyReport:
 
     @property
     def whole(self) -> bool:
-        return not any(verdict.missing for verdict in self.shards)
+        return all(verdict.whole for verdict in self.shards)
 
     def cells(self, place: str) -> int:
         """Cells compared in one place."""
@@ -250,6 +286,8 @@ class VerifyReport:
                 "next_ids": verdict.next_ids,
                 "equal": verdict.equal,
                 "missing": [{"from": each.start, "to": each.stop - 1} for each in verdict.missing],
+                "damaged": [{"from": each.start, "to": each.stop - 1} for each in verdict.damaged],
+                "unread_from": verdict.unread_from,
             }
             for verdict in self.shards
         ]
@@ -278,6 +316,7 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
     starts = [place.first_ids() for place in places]
     begin = {shard: max(first.get(shard, 0) for first in starts) for shard in wanted}
     erased = Erased()
+    store = next((place for place in places if isinstance(place, StorePlace)), None)
     digests = {place.name: place.digests({shard: range(begin[shard], until[shard]) for shard in wanted}, erased) for place in places}
     return VerifyReport(
         names,
@@ -289,7 +328,9 @@ def verify(places: Sequence[Place], shards: Iterable[int] | None = None) -> Veri
                 digests={name: digests[name][shard].hexdigest() for name in names},
                 cells={name: digests[name][shard].cells for name in names},
                 next_ids={name: reached[name].get(shard, 0) for name in names},
-                missing=next((place.gaps.get(shard, []) for place in places if isinstance(place, StorePlace)), []),
+                missing=store.gaps.get(shard, []) if store is not None else [],
+                damaged=store.damaged.get(shard, []) if store is not None else [],
+                unread_from=store.unread_from.get(shard) if store is not None else None,
             )
             for shard in wanted
         ],

@@ -4,9 +4,14 @@ and these the cell behind them names (E2, E23)."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from store.cells import ERASED_JSON, RESTORED_COLUMN, StoredCell
+
+_LOST: Final = re.compile(r"shard (\d+) has no cells from added_id (\d+) to (\d+)", re.ASCII)
+_DAMAGED: Final = re.compile(r"the cell at added_id (\d+) of shard (\d+) is damaged", re.ASCII)
 
 
 class GapCheck:
@@ -52,6 +57,26 @@ def named(shard: int, missing: list[range]) -> str:
     """In words; of many ranges the first ones."""
     ranges = ", ".join(f"{each.start} to {each.stop - 1}" for each in missing[:10]) + (f", and {len(missing) - 10} more ranges" if len(missing) > 10 else "")
     return f"shard {shard} lacks cells {ranges}"
+
+
+class NamedDamage(NamedTuple):
+    """What an error says of a log: these ids have no cell, or their cell is damaged."""
+
+    shard: int
+    ids: range
+    is_lost: bool
+
+
+def named_damage(text: str) -> NamedDamage | None:
+    """The ids that the text of a DataDamaged names, as :mod:`store.engines.scan_gaps` and the tables
+    of cells write it; None where it names none. Workers tell of errors by their text."""
+    if (found := _LOST.search(text)) is not None:
+        shard, first, last = map(int, found.groups())
+        return NamedDamage(shard, range(first, last + 1), is_lost=True)
+    if (found := _DAMAGED.search(text)) is not None:
+        added_id, shard = map(int, found.groups())
+        return NamedDamage(shard, range(added_id, added_id + 1), is_lost=False)
+    return None
 
 
 def _explains(body_json: bytes, first: int, added_id: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,8 @@ def verify(
 ) -> None:
     """Print a digest per shard; with --gateway or --parquet compare it there, up to where all have come.
 
-    Exits with 1 when they differ, and when the store's own log lacks cells: ids have no gaps but those that a restore left out.
+    Exits with 1 when they differ, and when the store's own log lacks cells, or has damaged ones: each is named. Ids have no gaps but those that a restore left
+    out. `cellfeed check` looks at every file and every node instead, without comparing places.
     """
     from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace
     from cellfeed.verify import verify as compare
@@ -56,16 +58,29 @@ def _print(report: VerifyReport) -> None:
         table.add_row(str(verdict.shard), str(verdict.cells[report.places[0]]), *digests, _remark(verdict))
     console.print(table)
     for verdict in report.shards:
-        if verdict.missing:
-            console.print(Text(named(verdict.shard, verdict.missing), "red"), soft_wrap=True)
+        for line in _damage(verdict):
+            console.print(Text(line, "red"), soft_wrap=True)
     if len(report.places) > 1:
         differing = [verdict.shard for verdict in report.shards if not verdict.equal]
         console.print(Text(f"shards {differing} differ", "red") if differing else Text("all equal"))
 
 
+def _damage(verdict: ShardVerdict) -> Iterator[str]:
+    if verdict.missing:
+        yield named(verdict.shard, verdict.missing)
+    if verdict.damaged:
+        yield f"shard {verdict.shard} has damaged cells at added_id {', '.join(str(each.start) for each in verdict.damaged[:10])}" + (
+            f", and {len(verdict.damaged) - 10} more" if len(verdict.damaged) > 10 else ""
+        )
+    if verdict.unread_from is not None:
+        yield f"shard {verdict.shard} is read no further than added_id {verdict.unread_from}: so much before it is damaged. cellfeed check looks at all of it"
+
+
 def _remark(verdict: ShardVerdict) -> Text:
     if verdict.missing:
         return Text("lacks cells", "red")
+    if not verdict.whole:
+        return Text("damaged", "red")
     if not verdict.equal:
         return Text("differs", "red")
     furthest = max(verdict.next_ids.values())

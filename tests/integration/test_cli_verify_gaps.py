@@ -18,6 +18,7 @@ from tests.rides import rides
 pytestmark = pytest.mark.integration
 
 LOST = "shard 2 has no cells from added_id 10 to 14"
+NAMED = "shard 2 lacks cells 10 to 14, 20 to 20, 33 to 34"
 CONFIG = "datastore: {shards: 4}\nworkers: [{port: 0}]\n"
 
 
@@ -27,14 +28,26 @@ def lose(run_dir: Path, shard: int, first: int, last: int) -> None:
         assert connection.execute("DELETE FROM cell WHERE rowid BETWEEN ? AND ?", between).rowcount == last + 1 - first
 
 
+def hurt(run_dir: Path, shard: int, added_id: int) -> None:
+    with closing(sqlite3.connect(run_dir / "store" / "trips" / CELLS_FILE)) as connection, connection:
+        assert connection.execute("UPDATE cell SET body = x'04' WHERE position = ?", (position_of(shard, added_id),)).rowcount == 1
+
+
 def test_a_log_that_lacks_cells_ends_verify_and_a_backup_with_1(tmp_path: Path) -> None:
     with running(tmp_path, CONFIG) as run_dir:
         with Datastore.open_embedded(run_dir / "store", "trips", 4) as store:
             store.put_new_cells(rides(0, 200))
         assert cellfeed("verify", "--run-dir", str(run_dir)).returncode == 0
         lose(run_dir, 2, 10, 14)
+        lose(run_dir, 2, 20, 20)
+        lose(run_dir, 2, 33, 34)
+        hurt(run_dir, 2, 30)
         told = cellfeed("verify", "--run-dir", str(run_dir))
-        assert (told.returncode, LOST in told.stderr.replace("\n", " ")) == (1, True), told.stderr
+        assert (told.returncode, NAMED in told.stdout) == (1, True), told.stdout + told.stderr
+        assert "shard 2 has damaged cells at added_id 30" in told.stdout
+        [shard] = [each for each in json.loads(cellfeed("verify", "--json", "--run-dir", str(run_dir)).stdout)["shards"] if each["shard"] == 2]
+        assert [(each["from"], each["to"]) for each in shard["missing"]] == [(10, 14), (20, 20), (33, 34)]
+        assert (shard["damaged"], shard["unread_from"]) == ([{"from": 30, "to": 30}], None)
         backup = cellfeed("backup", "create", str(tmp_path / "backups"), "--run-dir", str(run_dir))
         assert (backup.returncode, LOST in backup.stderr.replace("\n", " ")) == (1, True), backup.stderr
 

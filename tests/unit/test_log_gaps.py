@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.cells import ERASED_JSON, RESTORED_COLUMN
-from store.log_gaps import GapCheck, named
+from store.engines import mysql_cells, sqlite_cells
+from store.engines.scan_gaps import refuse_gap
+from store.errors import DataDamaged
+from store.log_gaps import GapCheck, NamedDamage, named, named_damage
 
 
 def note(lost_from: int, lost_to: int) -> bytes:
@@ -47,3 +50,14 @@ def test_exactly_what_is_not_there_is_missing(lost: set[int], start: int) -> Non
 def test_shard_and_ranges_are_named() -> None:
     assert named(3, [range(5, 10), range(20, 21)]) == "shard 3 lacks cells 5 to 9, 20 to 20"
     assert named(3, [range(n, n + 1) for n in range(0, 24, 2)]).endswith(", and 2 more ranges")
+
+
+def test_the_ids_that_errors_name_are_read_from_their_text() -> None:
+    with pytest.raises(DataDamaged) as lost:
+        refuse_gap(7, 3, [], 9, "a cure")
+    assert named_damage(f"cluster c1, node b: {lost.value}") == NamedDamage(7, range(3, 9), is_lost=True)
+    for damaged in (sqlite_cells.stored_cell, mysql_cells.stored_cell):
+        with pytest.raises(DataDamaged) as told:
+            damaged(4, (12, bytes(16), b"BASE", 1, 1, b"", 5))
+        assert named_damage(str(told.value)) == NamedDamage(4, range(12, 13), is_lost=False)
+    assert named_damage("the file is damaged") is None

@@ -103,7 +103,9 @@ class StorePlace:
                 if named is None or named.shard != shard or named.ids.start < location:
                     raise
                 if named.ids.start > location:
-                    limit = min(_SCAN_CELLS, named.ids.start - location)  # first what lies before it
+                    # First what lies before it, in ever smaller pieces: behind a gap a piece reaches further than its ids.
+                    limit, location = min(limit // 2, named.ids.start - location), location if limit > 1 else named.ids.start
+                    limit = max(limit, 1)
                     continue
                 if (places := places + 1) > DAMAGE_MAX:
                     self.unread_from[shard] = location

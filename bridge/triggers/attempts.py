@@ -117,7 +117,7 @@ class Attempts:
             policy = self._trigger.policy_for(type(raised.error))
             if attempts >= (tries_max or policy.attempts):
                 return Failed(raised.text, attempts, ended)
-            self._progress.because = f"{_named(cells)} failed {attempts} times: {_last_line(raised.text)}"
+            self._progress.because = f"{_named(cells)} failed {attempts} times: {type(raised.error).__name__}"  # its text may quote a body
             if self._stop.wait(policy.wait_s(attempts)):
                 return STOPPED
             self._place.make_sure()

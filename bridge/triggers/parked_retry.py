@@ -12,6 +12,7 @@ processes as often as its policy allows is not tried again by itself, only when 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from bridge.triggers.parked import ParkedCell, ParkedCells, fronts
 from bridge.triggers.program import Trigger
 from bridge.triggers.retry import ProcessEnded
 from bridge.triggers.tries import ShardTries
+from store.body_codec import is_erased
 from store.cells import StoredCell
 from store.datastore import Datastore
 from store.errors import Trimmed
@@ -52,8 +54,16 @@ class ParkedRetry:
         """The shard's parked cells, by added_id."""
         return self._parked.of_partition(self._trigger.group, self._topic, self._shard)
 
+    def drop_erased(self, cells: Iterable[ParkedCell]) -> None:
+        """Takes those off the queue whose row was erased while they ran: their errors may quote it, and the erasure looked before they were there. A kill
+        before this leaves it to the shard's next owner."""
+        for cell in cells:
+            if (stored := self._stored(cell)) is not None and is_erased(stored.body):
+                self._parked.resolved(cell)
+
     def settle(self, location: int) -> None:
         """Deals with tries that earlier owners left behind on cells before ``location``: they were parked cells, or were done."""
+        self.drop_erased(self.parked())
         behind = {added_id: tries for added_id, tries in self._tries.left_behind().items() if added_id < location}
         parked = {cell.added_id: cell for cell in self.parked()} if behind else {}
         for added_id, tries in behind.items():
@@ -82,6 +92,7 @@ class ParkedRetry:
                 break
             if isinstance(result, Failed):
                 self._parked.failed_again(cell, result.error, attempts=result.attempts, ended=result.ended, also=self._tries.parked(cell.added_id))
+                self.drop_erased([cell])
                 failed_rows.update([cell.row_key] if cell.in_order else [])
             else:
                 ran += self._parked.resolved(cell, also=self._tries.parked(cell.added_id))

@@ -257,7 +257,7 @@ class ShardRun:
             self._rows_parked.add(cell.row_key)
         count = self._parked.count_failed(self._trigger.group)
         if count >= self._trigger.parked_max:
-            self._stop_trigger(f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last error: {failed.error[-300:]}")
+            self._stop_trigger(f"{count} cells are parked, the limit is {self._trigger.parked_max}; the last one is {self.claim.partition}/{cell.added_id}")
 
     def _hold(self, cell: StoredCell) -> None:
         self._place.make_sure()
@@ -291,6 +291,7 @@ class ShardRun:
         self._place.save_with(cell.added_id + 1, {**self._parked.entry(parked), **self._tries.parked(cell.added_id)})
         self._tries.struck_off(cell.added_id)
         failpoint("trigger.after_park")
+        self._retry.drop_erased([parked])
         self.progress.parked += 1
 
     def _stop_trigger(self, reason: str) -> None:

@@ -25,6 +25,7 @@ from store.body_codec import decode_body, is_erased
 from store.cells import StoredCell
 from store.engines.contract import Engine, StateTable
 from store.engines.contract_values import StateEntry
+from store.erasures import DONE, PREFIX
 from store.errors import Unavailable
 from store.sharding import row_key_text
 
@@ -74,6 +75,9 @@ def note_unfit(state: StateTable, column: str, shard: int, unfit: Sequence[Unfit
         buckets.setdefault(each[0].added_id // BUCKET_CELLS, []).append(each)
     for bucket, cells in buckets.items():
         _change(state, f"{_PREFIX}{quote(column, safe='')}/{shard:05d}/{bucket:015d}", partial(_with, cells, state.now_us()))
+    erased = {key.rpartition("/")[2] for prefix in (PREFIX, DONE) for key in (entry.key for entry in state.list(prefix))}
+    for row_key in erased & {row_key_text(cell.row_key).decode() for cell, _ in unfit}:
+        forget_row(state, UUID(row_key))  # it was erased after the gateway had read the body; the erasure looked before this list had it
 
 
 def unfit_cells(state: StateTable, column: str | None = None) -> Iterator[UnfitCell]:

@@ -137,7 +137,7 @@ def rejoin(
         for row_key in beyond.erased[:_EXTRA_SHOWN]:
             console.print(f"never replicated: the erasure of {UUID(bytes=row_key)}", highlight=False)
         for cell in extra[:_EXTRA_SHOWN]:
-            console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key} {cell.body_json.decode()[:100]}", highlight=False)
+            console.print(f"never replicated: {cell.row_key.hex()} {cell.column_name} {cell.ref_key}, {len(cell.body_json)} bytes", highlight=False)
         raise ProtectData(f"{node} holds {beyond} that were never replicated; put them again and make it a copy of {role.master} with --put-again")
     with _opened(checked) as datastore:
         for row_key in beyond.erased:

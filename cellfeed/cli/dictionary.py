@@ -1,6 +1,7 @@
-"""dictionary train|list|show|export|recover: what bodies are encoded with.
+"""dictionary train|list|show|export|recover|retire: what bodies are encoded with.
 
-Only ``train`` opens the datastore. The others look at every storage node by itself, so they work where a lost dictionary keeps the datastore from being opened.
+Only ``train`` and ``retire`` open the datastore.
+The others look at every storage node by itself, so they work where a lost dictionary keeps the datastore from being opened.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from rich.table import Table
 
 from cellfeed import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
-from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
-from store.dictionaries.dictionary import Dictionary, from_line, to_line
+from store.dictionaries.dictionary import ID_BYTES, Dictionary, from_line, to_line
 from store.dictionaries.log_sample import sample_of_log
 from store.dictionaries.recovery import Place
 from store.dictionaries.recovery import recover as recover_lost
+from store.dictionaries.retiring import retire as retire_dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import NotWorthIt, train
 from store.engines.dictionary_contract import Condition, KeptDictionary
+from store.engines.sqlite import SqliteEngine
 from store.errors import DictionaryLost, InvalidRequest, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Dictionaries: what the bodies of a column have in common, stored once instead of with each.")
@@ -47,7 +50,7 @@ def train_column(
 ) -> None:
     """Train a dictionary from the first cells of a column, and put it to use for new cells. Values that few row keys share are not in it.
 
-    It cannot be taken back: a dictionary is kept for ever.
+    It is kept for as long as a body needs it: `cellfeed dictionary retire` takes it away.
     """
     with opened(run_dir, config) as instance:
         engine = instance.datastore.engine
@@ -148,6 +151,28 @@ def recover(
         _tell(as_json, asdict(each), f"{each.place}: {each.name} of column {each.column_name} is back, from {each.source}")
     if not done:
         _tell(as_json, {"recovered": 0}, "nothing is lost")
+
+
+@app.command("retire")
+def retire(name: NameArgument, config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
+    """Take a dictionary away that holds what it should not: its bodies are stored with another one, and its content goes.
+
+    Embedded datastores only. Everything else is at work meanwhile. No new body takes it from the start. When the column uses it, a new one is trained
+    first. Each body is read back after it is written; then the file is searched, and ten seconds later the content is removed. Killed, run it again: it
+    continues. Backups from before hold the content until `cellfeed backup prune` removes them; after a restore of one, retire it again. `cellfeed scrub`
+    takes its bytes out of the files.
+    """
+    if not (len(name) == 2 * ID_BYTES and set(name) <= set("0123456789abcdef")):
+        raise InvalidRequest(f"{ascii(name)[:40]} is no dictionary's name: eight hexadecimal digits, as `cellfeed dictionary list` shows them")
+    with opened(run_dir, config) as instance:
+        engine = instance.datastore.engine
+        if not isinstance(engine, SqliteEngine):
+            raise InvalidRequest("nothing retired: only an embedded datastore can retire a dictionary so far; in clusters, train another one with --again")
+        with progress_bar() as bar:
+            task = bar.add_task("rewriting bodies (cells)", total=None)
+            done = retire_dictionary(engine, int(name, 16), lambda looked, total: bar.update(task, completed=looked, total=total))
+    stored = f"are stored with {done.replacement}" if done.replacement else "are stored without a dictionary"
+    _tell(as_json, asdict(done), f"{name} of column {done.column_name} is gone; {done.rewritten} bodies {stored}")
 
 
 @contextmanager

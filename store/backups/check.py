@@ -150,10 +150,15 @@ def read_dictionaries(backup: Backup) -> list[Dictionary]:
     return found
 
 
+def chain_dictionaries(chain: Sequence[Backup]) -> list[Dictionary]:
+    """Those of all pieces, each once: bodies of an earlier one may name what was retired since. Raises DataDamaged."""
+    return list({each.dictionary_id: each for backup in chain for each in read_dictionaries(backup)}.values())
+
+
 @contextmanager
 def dictionaries_known(chain: Sequence[Backup]) -> Iterator[None]:
-    """Bodies of these backups can be decoded: the newest has every dictionary of those before."""
-    found = {dictionary.dictionary_id: dictionary for dictionary in read_dictionaries(chain[-1])}
+    """Bodies of these backups can be decoded: a dictionary may have been retired since one of them."""
+    found = {dictionary.dictionary_id: dictionary for dictionary in chain_dictionaries(chain)}
     known.add_source(found.get)
     try:
         yield

@@ -8,10 +8,11 @@ there is one that has what is needed.
     3. the heads of all logs: one watermark for each shard, past all that was acknowledged before (:mod:`store.backups.ends`)
     4. leader epochs, columns, dictionaries and their turns
     5. every log from its start (or from where the backup below it ended) up to its watermark
-    6. the register gets the erasures that the logs tell of; then the manifest
+    6. dictionaries and their turns once more: what was there before or after is written
+    7. the register gets the erasures that the logs tell of; then the manifest
 
 So whatever an offset, a parked cell, a settled start or an erasure of 1 speaks of lies below the
-watermarks of 3, and every dictionary that a body below them names is among those of 4: a dictionary
+watermarks of 3, and every dictionary that a body below them names is among those of 4 or 6: a dictionary
 is there before the first body that takes it. What is above a watermark was shown to nobody when it
 was looked at.
 
@@ -50,7 +51,7 @@ from store.backups.register import Register
 from store.backups.sealed import FORMATS
 from store.backups.synced import sync_folder, write_synced
 from store.cells import moment
-from store.dictionaries.dictionary import to_line
+from store.dictionaries.dictionary import Dictionary, to_line
 from store.engines.contract import Engine
 from store.engines.contract_values import Head, StateEntry
 from store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
@@ -132,8 +133,7 @@ def _create(folder: BackupFolder, found: Sequence[Backup], place: Path, marker: 
     if onto is not None:
         check_same_store(engine, chain, epochs, heads)
     files = [_write_state(place, [each for each in entries if source.belongs(each)])]
-    dictionaries, turns = _write_dictionaries(place, engine)
-    files.append(dictionaries)
+    dictionaries = _dictionaries(engine)
     below = {log.shard: log for log in onto.manifest.logs} if onto is not None else {}
     begins = {shard: below[shard].watermark if shard in below else 0 for shard in heads}
     writer = LogWriter(place, Pace(pacing.cells_per_s, pacing.on_progress, sum(_ids(head, begins[shard]) for shard, head in heads.items())))
@@ -149,6 +149,10 @@ def _create(folder: BackupFolder, found: Sequence[Backup], place: Path, marker: 
             failpoint("backup.after_log")
     finally:
         writer.finish()
+    # Bodies may have been rewritten since with a dictionary that is newer, and the one that others name may be gone (store/dictionaries/retiring.py).
+    dictionaries |= _dictionaries(engine)
+    written_dictionaries, turns = _write_dictionaries(place, engine, dictionaries)
+    files.append(written_dictionaries)
     recorded = register.add(known_to_logs(engine.datastore, engine.shards, writer.erasures, marker.created_at_us))
     manifest = _manifest(marker, source, onto, [*files, *writer.files], segments, logs, turns, entries, writer, recorded)
     sync_folder(place)
@@ -216,15 +220,20 @@ def _write_state(place: Path, entries: Sequence[StateEntry]) -> BackedFile:
     return file.finish()
 
 
-def _write_dictionaries(place: Path, engine: Engine) -> tuple[BackedFile, list[BackedTurn]]:
-    lines, turns = list[bytes](), list[BackedTurn]()
+def _dictionaries(engine: Engine) -> dict[int, Dictionary]:
+    """By id all that are there. Raises DictionaryLost."""
+    found = {}
     for kept in engine.dictionaries.kept():
         dictionary = engine.dictionaries.find(kept.dictionary_id)
         if dictionary is None and kept.turns:
             raise DictionaryLost(f"dictionary {kept.name} of column {kept.column_name!r} cannot be read: bring it back with `cellfeed dictionary recover`")
         if dictionary is not None:
-            lines.append(to_line(dictionary))
-        turns += [BackedTurn(kept.column_name, turn, kept.sha256.hex()) for turn in kept.turns]
-    content = b"".join(lines)
+            found[kept.dictionary_id] = dictionary
+    return found
+
+
+def _write_dictionaries(place: Path, engine: Engine, found: Mapping[int, Dictionary]) -> tuple[BackedFile, list[BackedTurn]]:
+    turns = [BackedTurn(kept.column_name, turn, kept.sha256.hex()) for kept in engine.dictionaries.kept() if kept.dictionary_id in found for turn in kept.turns]
+    content = b"".join(map(to_line, found.values()))
     write_synced(place / DICTIONARIES, content)
     return BackedFile(DICTIONARIES, len(content), sha256(content).hexdigest()), turns

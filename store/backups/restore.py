@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from store import json_body
-from store.backups.check import check_whole, dictionaries_known, read_dictionaries, read_segment
+from store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
@@ -228,7 +228,7 @@ def plan(
     revision = revision_of_next_history(told.state_revision)
     done = dict(done_entry(UUID(bytes=cell.row_key), cell.added_id, cell.created_at_us) for log in logs.values() for cell in log.erased)
     kept = [*((key, value) for key, value in state if key not in done), *done.items()]
-    return Plan(chain, epoch, logs, kept, revision, read_dictionaries(chain[-1]), told.turns, columns, told.history)
+    return Plan(chain, epoch, logs, kept, revision, chain_dictionaries(chain), told.turns, columns, told.history)
 
 
 def restore(plan: Plan, target: Target, on_progress: OnProgress = lambda *_: None, before_open: Callable[[], None] = lambda: None) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""A dictionary: bytes that are trained once, never changed and never deleted, for every body that was encoded with it needs it to be read.
+"""A dictionary: bytes that are trained once, never changed, and kept for as long as a body needs them to be read.
 
 Its id is the first four bytes of the SHA-256 of its content, so the same id means the same content in every process, cluster and restored store. (Two contents
 with one id, a chance of one in four milliards for a pair, are refused when the second one is added, and come to nothing worse.)

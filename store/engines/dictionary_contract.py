@@ -6,7 +6,8 @@
         storage only after C1, so wherever it is read, the content is there.
     C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
         dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a put never fails for a dictionary.
-    C4  Nothing is ever deleted. What was in use once is checked whenever a storage is opened: DictionaryLost when it is missing or another content than it was.
+    C4  Nothing is deleted but what was retired, when no body names it any more (:mod:`store.dictionaries.retiring`). What was in use once is checked whenever
+        a storage is opened: DictionaryLost when it is missing or another content than it was.
 
 Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
 """
@@ -147,6 +148,11 @@ class DictionariesOfPuts:
                 if last is None or not self._is_fresh(last, epoch):
                     last = self._last = _Read(epoch, self._clock_s(), self._read())
         return last.in_use
+
+    def forget(self) -> None:
+        """Has the next put read what is in use: one of them was retired."""
+        with self._lock:
+            self._last = None
 
     def _is_fresh(self, last: _Read, epoch: int | None) -> bool:
         return epoch == last.epoch and self._clock_s() - last.at_s < REFRESH_S

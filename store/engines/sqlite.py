@@ -32,11 +32,12 @@ from store.engines.instance_lock import SharedLock
 from store.engines.log_start import check_scan, check_trim, step_end
 from store.engines.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
 from store.engines.scan_gaps import has_gap, refuse_gap
-from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, stored_cell, stored_cells
-from store.engines.sqlite_dictionaries import SqliteDictionaries
+from store.engines.sqlite_cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, replace_body, stored_cell, stored_cells
+from store.engines.sqlite_dictionaries import SqliteDictionaries, are_in_use
 from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, sqlite_error
 from store.engines.sqlite_index import SqliteIndexes
+from store.engines.sqlite_left import remove_left
 from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
 from store.engines.sqlite_state import SqliteState
 from store.errors import DataDamaged
@@ -137,9 +138,19 @@ class SqliteEngine:
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
         shards = shards_of([cell.row_key for cell in cells], self._shards)
-        bodies = encode_cells(cells, self._dictionaries_of_puts.under(None) if self._codec == DEFAULT_CODEC else {}, self._codec)
+        while (results := self._put(cells, shards)) is None:
+            self._dictionaries_of_puts.forget()
+        return results
+
+    def _put(self, cells: Sequence[NewCell], shards: Sequence[int]) -> list[PutResult] | None:
+        """None, nothing written, where a dictionary was retired since this process looked."""
+        dictionaries = self._dictionaries_of_puts.under(None) if self._codec == DEFAULT_CODEC else {}
+        bodies = encode_cells(cells, dictionaries, self._codec)
         new_columns = {cell.column_name for cell in cells} - self._columns_seen
+        taken = {dictionaries[cell.column_name].dictionary.dictionary_id for cell in cells if cell.column_name in dictionaries}
         with self._file.write(sum(map(len, bodies)) + _ROW_BYTES * len(cells)) as connection:
+            if taken and not are_in_use(connection, taken):
+                return None
             results = _PutTransaction(connection, self._clock_us()).run(cells, shards, bodies)
             connection.executemany("INSERT OR IGNORE INTO column_seen VALUES (?)", [(name,) for name in new_columns])
             failpoint("sqlite.put.before_commit")
@@ -273,7 +284,21 @@ class SqliteEngine:
             step = erase_step(connection, row_key, shard, cells_max, self._clock_us())
             failpoint("sqlite.erase.before_commit")
         failpoint("sqlite.erase.after_commit")
+        if step.done:
+            remove_left(self._file.path.parent)
         return step
+
+    def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
+        """Stores bodies in another encoding, each read back; how many. One that is no longer as given (it was erased, or trimmed) is left as it is."""
+        with self._file.write(sum(len(body) for _, body in cells)) as connection:
+            return sum(replace_body(connection, shard, cell, body) for cell, body in cells)
+
+    def bodies_with(self, prefix: bytes) -> int:
+        """How many stored bodies begin so. It reads the whole file."""
+        sql = "SELECT count(*) FROM cell WHERE substr(body, 1, ?) = ?"
+        with self._file.read() as connection:
+            [(count,)] = connection.execute(sql, (len(prefix), prefix)).fetchall()
+        return int(count)
 
     def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
         check_shard(shard, self._shards)

@@ -83,6 +83,18 @@ def erase_bodies(connection: sqlite3.Connection, where: str, given: Iterable[Seq
     connection.executemany(f"UPDATE cell SET {erased} WHERE {where}", given)  # noqa: S608
 
 
+def replace_body(connection: sqlite3.Connection, shard: int, cell: StoredCell, body: bytes) -> bool:
+    """Stores another encoding of a cell's body; False when the cell is not there any more as it was. Raises DataDamaged when it does not read back."""
+    changed = cell._replace(body=body)
+    values = (body, cell_checksum(*changed), position_of(shard, cell.added_id), cell.body)
+    if connection.execute("UPDATE cell SET body = ?, crc = ? WHERE position = ? AND body = ?", values).rowcount != 1:
+        return False
+    row = connection.execute(f"SELECT {CELL} FROM cell WHERE position = ?", (position_of(shard, cell.added_id),)).fetchone()  # noqa: S608
+    if stored_cell(shard, row) != changed:
+        raise DataDamaged(f"the cell at added_id {cell.added_id} of shard {shard} does not read back as it was rewritten. {CURE}")
+    return True
+
+
 def add_checksums(connection: sqlite3.Connection) -> None:
     """Gives every cell a checksum that has none and whose body decodes: its frame is all that proves it. A damaged one is left as it is."""
     connection.create_function("proved_checksum", 6, _proved_checksum, deterministic=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
@@ -57,6 +57,17 @@ class SqliteDictionaries:
         failpoint("sqlite.dictionary.after_use")
         return written
 
+    def stop_using(self, dictionary_id: int) -> None:
+        """No put takes it from this commit on (:meth:`are_in_use`)."""
+        with self._file.write() as connection:
+            connection.execute("DELETE FROM dictionary_turn WHERE dictionary_id = ?", (dictionary_id,))
+
+    def remove(self, dictionary_id: int) -> None:
+        """Takes away a content that no body names and no turn has. Its bytes in the file are overwritten."""
+        with self._file.write() as connection:
+            sql = "DELETE FROM dictionary WHERE dictionary_id = ?1 AND NOT EXISTS (SELECT 1 FROM dictionary_turn WHERE dictionary_id = ?1)"
+            connection.execute(sql, (dictionary_id,))
+
     def complete(self) -> None:
         """One storage has nothing to complete."""
 
@@ -87,6 +98,11 @@ class SqliteDictionaries:
                 yield connection
             except sqlite3.OperationalError as error:
                 raise tables_missing(self._file.path, error) from error
+
+
+def are_in_use(connection: sqlite3.Connection, dictionary_ids: Collection[int]) -> bool:
+    """Whether a put may take them, asked in its transaction."""
+    return set(dictionary_ids) <= {dictionary_id for (dictionary_id,) in connection.execute("SELECT dictionary_id FROM dictionary_turn")}
 
 
 def _values(dictionary: Dictionary) -> tuple[object, ...]:

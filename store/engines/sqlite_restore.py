@@ -21,6 +21,7 @@ from store.engines.sqlite import SqliteEngine
 from store.engines.sqlite_cells import INSERT_CELL, erase_bodies, row_of
 from store.engines.sqlite_dictionaries import SqliteDictionaries
 from store.engines.sqlite_files import SqliteFile
+from store.engines.sqlite_left import staged_restore
 from store.engines.sqlite_open import STATE_FILE, open_cells, open_other
 from store.engines.sqlite_state import SqliteState
 from store.errors import ProtectData
@@ -38,7 +39,7 @@ class SqliteTarget:
 
     def __init__(self, place: Path, datastore: str, shards: int) -> None:
         self._place = place
-        self._staged = place.with_name(f"{place.name}.restoring")
+        self._staged = staged_restore(place)
         self._datastore, self._shards = datastore, shards
         self._held = ExitStack()
         self._file: SqliteFile | None = None

@@ -1,13 +1,18 @@
-"""After an erasure no version of an index has the row: not a retired one that trims passed by, not one whose drop died, not one whose trim died."""
+"""After an erasure nothing has the row: no version of an index, no file beside the store, no list that was written late."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from store.cells import ERASED_COLUMN
+from bridge.triggers.parked import ParkedCells
+from bridge.triggers.program import trigger
+from bridge.triggers.retry import RetryPolicy
+from bridge.typed.unfit import note_unfit, unfit_cells
+from store.cells import ERASED_COLUMN, Cell
 from store.datastore import Datastore
 from store.engines.sqlite_scrub import scrub_files
 from store.failpoints import FailpointReached, set_failpoint
@@ -17,6 +22,7 @@ from store.indexes.keeper import IndexKeeper
 from store.indexes.trimmed import IndexedTrim
 from store.indexes.version import IndexVersion
 from tests.services.made_of_cells import BY_SECRET
+from tests.unit.trigger_steps import GROUP, Worker
 
 pytestmark = pytest.mark.integration
 
@@ -103,3 +109,53 @@ def test_what_a_trim_that_died_left_in_index_and_notes_goes_with_the_erasure(tmp
         assert told[-1] == ERASED_COLUMN
     scrub_files(tmp_path / "trips")
     assert bytes_in(tmp_path) == []
+
+
+def test_a_restore_that_was_killed_and_a_renewed_index_leave_nothing_behind_an_erasure(tmp_path: Path) -> None:
+    with filled(tmp_path) as datastore:
+        kept(datastore)
+        for shard, head in datastore.heads().items():
+            datastore.engine.scan(shard, head.log_start, 1)
+    place = tmp_path / "trips"
+    shutil.copytree(place, tmp_path / "trips.restoring")
+    shutil.copy(place / "index.sqlite3", place / "index.sqlite3.replaced-0123abcd")
+    (tmp_path / "photos.restoring").mkdir()
+    with Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore:
+        set_failpoint("sqlite.left.between", "raise")
+        with pytest.raises(FailpointReached):
+            datastore.erase_row(ROW)
+        datastore.erase_row(ROW)
+    scrub_files(place)
+    assert bytes_in(tmp_path) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos.restoring", "trips", "trips.lock"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_error_of_a_call_that_an_erasure_overtook_is_not_kept(tmp_path: Path, killed: bool) -> None:
+    with Datastore.open_embedded(tmp_path, shards=1) as datastore:
+        datastore.put_cell(ROW, "BASE", 1, {"secret": SECOND})
+        datastore.when_erased(ParkedCells(datastore.state).forget_row)
+
+        @trigger(column="BASE", group=GROUP, retry={Exception: RetryPolicy(1)})
+        def erased_meanwhile(row_key: UUID, *, cell: Cell) -> None:
+            datastore.erase_row(row_key)
+            raise ValueError(cell.body["secret"])
+
+        worker = Worker(datastore, erased_meanwhile)
+        if killed:
+            set_failpoint("trigger.after_park", "raise")
+            with pytest.raises(FailpointReached):
+                worker.work()
+            assert SECOND in str(worker.parked.all())
+            worker = Worker(datastore, erased_meanwhile)
+            datastore.put_cell(UUID(int=8), "OTHER", 1, {})
+        worker.work()
+        assert [entry.key for entry in datastore.state.list("") if SECOND.encode() in entry.value] == []
+
+
+def test_a_reason_that_a_gateway_notes_after_the_erasure_is_not_kept(tmp_path: Path) -> None:
+    with filled(tmp_path) as datastore:
+        [cell, *_] = datastore.engine.row_cells(ROW.bytes)
+        datastore.erase_row(ROW)
+        note_unfit(datastore.state, "BASE", datastore.shard_of(ROW), [(cell, f"secret is {FIRST!r}, not an integer")])
+        assert list(unfit_cells(datastore.state)) == []

@@ -3,9 +3,10 @@
 
     CONTENTS/SHARD/START-END-KNOWN.block
 
-CONTENTS is a fingerprint of everything that decides how cells of a shard become bytes: datastore, number of shards, the topic's view, format and compression,
-the version of this file's form, and a batch that this very program makes of a cell that never changes, so that a program that encodes otherwise finds other
-names. KNOWN is the shard's watermark when the block was encoded. In the file, big-endian: magic, fingerprint, shard, start, end, KNOWN, leader epoch,
+CONTENTS is a fingerprint of everything that decides how cells of a shard become bytes: datastore, history, shards,
+the topic's view, format and compression, the version of this file's form, and a batch that this very program makes of a cell that never changes, so that a
+program that encodes otherwise finds other names.
+KNOWN is the shard's watermark when the block was encoded. In the file, big-endian: magic, fingerprint, shard, start, end, KNOWN, leader epoch,
 witness, the count of batches, of each its end and its length; then the batches; last a CRC-32C of all before. A file counts only if all of it fits, the name
 too: one that was torn by a power cut, shortened, filled with something else or given another name is found out, wherever a bit of it differs.
 
@@ -63,7 +64,7 @@ class KeptBlock(NamedTuple):
 def contents_fingerprint(engine: Engine, topic: Topic) -> str:
     """Of what a topic's batches are, 32 hexadecimal digits; see the module."""
     probe = encode_record_batch(topic.event_format, 0, [_PROBE], base_offset=7, next_offset=8, leader_epoch=0, compression=topic.compression)
-    parts = [FORM_VERSION, engine.datastore, engine.shards, topic.content, sha256(probe).hexdigest()]
+    parts = [FORM_VERSION, engine.datastore, engine.history.history_id, engine.shards, topic.content, sha256(probe).hexdigest()]
     return sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
 

@@ -64,6 +64,7 @@ from store.wakeups import Listener
 _log = logging.getLogger("cellfeed.gateway")
 _THREADS: Final = 4
 _CLUSTER_IDS: Final = UUID("5d1c8a6e-2c1b-5b9e-9f57-1d0a7f6f2b11")
+"""For datastores that were made before histories had an identity."""
 _SEND_BUFFER_BYTES: Final = 4 << 20
 """Bytes that may wait for a slow reader before its next request is looked at."""
 
@@ -158,7 +159,7 @@ class Gateway:
             active_groups=ActiveGroups(self._coordinator, self._cluster, self._groups, self._coordination_executor),
             executor=self._executor,
             coordination_executor=self._coordination_executor,
-            cluster_id=str(uuid5(_CLUSTER_IDS, self._datastore.name)),
+            cluster_id=cluster_id_of(self._datastore),
             security=security,
         )
         self._listener = Listener(self._datastore.state, config.name)
@@ -391,3 +392,9 @@ def _check_loopback(host: str) -> None:
             f"host {host!r} is not loopback: the schema registry and a listener without TLS and authentication listen on loopback only; "
             "for clients of other hosts give `listeners` with security sasl_tls"
         )
+
+
+def cluster_id_of(datastore: Datastore) -> str:
+    """The Kafka cluster id by which clients know the log: of the datastore's history, so another one after a restore."""
+    history_id = datastore.history_id
+    return str(UUID(history_id)) if history_id else str(uuid5(_CLUSTER_IDS, datastore.name))

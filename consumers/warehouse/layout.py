@@ -2,6 +2,7 @@
 
     _table.json                                     topic and format, written once
     _staging/<shard>-<random>.parquet.staged        data files on their way; never read by a ``*.parquet`` pattern
+    _sources/<cluster id>.json                      whose log it is (``source.py``)
     _commits/shard-0007/<first free id>.json        the truth: what belongs to the table, in a chain
     shard-0007/<first id>-<last id>.parquet         committed data
 
@@ -23,6 +24,7 @@ FORMAT: Final = 1
 TABLE_FILE: Final = "_table.json"
 STAGING: Final = "_staging"
 COMMITS: Final = "_commits"
+SOURCES: Final = "_sources"
 STAGED_SUFFIX: Final = ".parquet.staged"
 
 

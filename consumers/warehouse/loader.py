@@ -4,6 +4,9 @@ Kafka's group decides who reads what; the table decides from where. On assignmen
 the group has committed; the group's offset is committed only after the table's commit, for the tools that show lag. So it makes no difference
 where this process dies: between table commit and offset commit the group's offset is behind, and nobody reads it.
 
+Before each commit the loader asks the cluster who it is: rows of another log than the table's are given up, and the loader ends
+(:mod:`consumers.warehouse.source`).
+
 A record that cannot be loaded stops its partition, says so, and leaves the others going: nothing is ever skipped.
 """
 
@@ -20,7 +23,9 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bridge.events.messages import header_values
-from consumers.warehouse.shard_loader import ShardLoader
+from consumers.warehouse.cell_rows import WarehouseRow
+from consumers.warehouse.shard_loader import ShardLoader, decoded_row
+from consumers.warehouse.source import TableSource
 from consumers.warehouse.table import WarehouseTable, make_table
 from store.errors import DataDamaged, Unavailable
 from store.failpoints import declare, failpoint
@@ -112,8 +117,11 @@ class WarehouseLoader:
         self._to_seek: set[int] = set()
         self._ends_seen: dict[int, int] = {}
         self._rebalanced = False
+        self._source = TableSource(self._directory)
+        self._is_recognised = False
         config = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed", **(consumer_config or {}), **_OWN_CONFIG}
         self._consumer = Consumer(config, logger=_log)
+        self._look_config = {**config, "group.id": f"{group}-look"}
 
     def run(self, stop: threading.Event, on_progress: OnProgress | None = None, until_offsets: Mapping[int, int] | None = None) -> LoaderProgress:
         """Loads until ``stop`` is set, or until every partition of ``until_offsets`` has reached its offset or has stopped; then drains.
@@ -123,6 +131,8 @@ class WarehouseLoader:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         try:
             while not (stop.is_set() or self._reached(until_offsets)):
+                if self._shards and not self._is_recognised:
+                    self._recognise()
                 self._take(self._consume())
                 self._flush_due()
                 if self._reached(until_offsets):
@@ -210,10 +220,41 @@ class WarehouseLoader:
         now = time.monotonic()
         self._flush([shard for shard, since in self._oldest_at.items() if now - since >= self._flush_policy.age_s])
         while sum(loader.waiting_bytes for loader in self._shards.values()) > WAITING_BYTES_MAX:
-            self._flush([max(self._shards, key=lambda shard: self._shards[shard].waiting_bytes)])
+            if not self._flush([max(self._shards, key=lambda shard: self._shards[shard].waiting_bytes)]):
+                break
 
-    def _flush(self, shards: list[int]) -> None:
-        """Commits the waiting rows of ``shards`` to the table, then the group's offsets."""
+    def _recognise(self) -> bool:
+        """Whether the cluster said who it is just now, and is one of the table's. Raises ProtectData for another one's log."""
+        try:
+            cluster_id = self._consumer.list_topics(self._topic, METADATA_TIMEOUT_S).cluster_id
+            self._source.accept(cluster_id, WarehouseTable(self._directory).last_rows, self._record_at)
+        except (KafkaException, Unavailable) as error:
+            _log.warning("%s is not asked who it is: %s", self._topic, error)
+            return False
+        self._is_recognised = True
+        return True
+
+    def _record_at(self, shard: int, offset: int) -> WarehouseRow | None:
+        """The cell that lies there now. Raises Unavailable."""
+        consumer = Consumer(self._look_config, logger=_log)
+        try:
+            consumer.assign([TopicPartition(self._topic, shard, offset)])
+            ends_at = time.monotonic() + METADATA_TIMEOUT_S
+            while time.monotonic() < ends_at:
+                for record in consumer.consume(1, CONSUME_WAIT_S):
+                    error = record.error()
+                    if error is None:
+                        return decoded_row(shard, record.offset() or 0, *_content(record)) if record.offset() == offset else None
+                    if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
+                        return None
+            raise Unavailable(f"no record of partition {shard} at offset {offset} within {METADATA_TIMEOUT_S:.0f} s")
+        finally:
+            consumer.close()
+
+    def _flush(self, shards: list[int]) -> bool:
+        """Commits the waiting rows of ``shards`` to the table, then the group's offsets; False when the cluster did not say who it is, and nothing was done."""
+        if any(shard in self._shards and self._shards[shard].waiting_rows for shard in shards) and not self._recognise():
+            return False
         offsets = []
         for shard in shards:
             loader = self._shards.get(shard)
@@ -233,6 +274,7 @@ class WarehouseLoader:
             offsets.append(TopicPartition(self._topic, shard, loader.committed.next_offset))
         if offsets:
             self._commit_offsets(offsets)
+        return True
 
     def _commit_offsets(self, offsets: list[TopicPartition]) -> None:
         failpoint("warehouse.loader.before_offsets")
@@ -246,7 +288,7 @@ class WarehouseLoader:
     # --- assignment ------------------------------------------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._rebalanced = True
+        self._rebalanced, self._is_recognised = True, False
         for partition in partitions:
             shard = partition.partition
             loader = self._shards[shard] = ShardLoader(self._directory, shard, offset_is_added_id=self._offset_is_added_id)

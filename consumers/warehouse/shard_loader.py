@@ -63,9 +63,11 @@ class ShardLoader:
         """
         if offset < self._next.next_offset:
             return False
-        row = self._decoded(offset, key, value, headers, timestamp_ms)
+        row = decoded_row(self.shard, offset, value, key, headers, timestamp_ms)
+        if self._offset_is_added_id and row.added_id != offset:
+            raise DataDamaged(f"{_place(self.shard, offset)} holds added_id {row.added_id}; in a gateway's topic the offset is the added_id")
         if row.added_id < self._next.next_id:
-            raise DataDamaged(f"{self._place(offset)} holds added_id {row.added_id}, which should have come before {self._next.next_id}")
+            raise DataDamaged(f"{_place(self.shard, offset)} holds added_id {row.added_id}, which should have come before {self._next.next_id}")
         self._buffer.add(row)
         self._next = Position(row.added_id + 1, offset + 1)
         return True
@@ -107,24 +109,25 @@ class ShardLoader:
         self._next = self._chain.position
         return commit if won else None
 
-    def _decoded(self, offset: int, key: bytes | None, value: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> WarehouseRow:
-        try:
-            event = decode_record(self.shard, key, value, headers, timestamp_ms)
-        except Exception as error:
-            raise DataDamaged(f"{self._place(offset)} does not decode: {type(error).__name__}: {error}") from error
-        if event.shard != self.shard:
-            raise DataDamaged(f"{self._place(offset)} holds a cell of shard {event.shard}")
-        if self._offset_is_added_id and event.added_id != offset:
-            raise DataDamaged(f"{self._place(offset)} holds added_id {event.added_id}; in a gateway's topic the offset is the added_id")
-        return WarehouseRow(
-            shard=self.shard,
-            added_id=event.added_id,
-            row_key=event.row_key,
-            column_name=event.column_name,
-            ref_key=event.ref_key,
-            created_at_us=event.created_at_us,
-            body_json=event.body_json,
-        )
 
-    def _place(self, offset: int) -> str:
-        return f"record at partition {self.shard}, offset {offset}"
+def decoded_row(shard: int, offset: int, value: bytes | None, key: bytes | None, headers: Mapping[str, bytes], timestamp_ms: int) -> WarehouseRow:
+    """The row of a record. Raises DataDamaged for what is no cell of the shard."""
+    try:
+        event = decode_record(shard, key, value, headers, timestamp_ms)
+    except Exception as error:
+        raise DataDamaged(f"{_place(shard, offset)} does not decode: {type(error).__name__}: {error}") from error
+    if event.shard != shard:
+        raise DataDamaged(f"{_place(shard, offset)} holds a cell of shard {event.shard}")
+    return WarehouseRow(
+        shard=shard,
+        added_id=event.added_id,
+        row_key=event.row_key,
+        column_name=event.column_name,
+        ref_key=event.ref_key,
+        created_at_us=event.created_at_us,
+        body_json=event.body_json,
+    )
+
+
+def _place(shard: int, offset: int) -> str:
+    return f"record at partition {shard}, offset {offset}"

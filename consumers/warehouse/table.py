@@ -101,6 +101,11 @@ class WarehouseTable:
             for commit in self.commits(number):
                 yield from self._rows_of(commit)
 
+    def last_rows(self) -> dict[int, tuple[int, WarehouseRow]]:
+        """By shard that has rows: the Kafka offset of the last one, and the row."""
+        ends = {shard: self.commits(shard)[-1] for shard in self.shards()}
+        return {shard: (end.next_offset - 1, self._rows_of(end)[-1]) for shard, end in ends.items()}
+
     def digests(
         self, until: Mapping[int, int] | None = None, begin: Mapping[int, int] | None = None, body_of: Callable[[int, int, bytes], bytes] | None = None
     ) -> dict[int, ShardDigest]:

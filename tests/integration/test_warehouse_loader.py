@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -13,13 +14,15 @@ from confluent_kafka import Consumer, TopicPartition
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
 from consumers.warehouse import loader as loader_module
 from consumers.warehouse import shard_loader
-from consumers.warehouse.layout import CommitRecord, commit_file, data_file_name, encode_commit
+from consumers.warehouse.layout import SOURCES, TABLE_FILE, CommitRecord, commit_file, data_file_name, encode_commit
 from consumers.warehouse.loader import FlushPolicy, LoaderProgress, WarehouseLoader, end_offsets, run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable, make_table
 from store.datastore import Datastore
 from store.errors import DataDamaged, NotFound, ProtectData, Unavailable
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import fill
+from tests.services.free_ports import free_port
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -181,3 +184,72 @@ def test_a_table_that_lacks_or_changes_a_cell_is_found(store: Path, gateway: str
     assert report.level
     assert [verdict.shard for verdict in report.shards if not verdict.equal] == [2]
     assert not report.equal
+
+
+def put(directory: Path, first: int, count: int, name: str) -> None:
+    with Datastore.open_embedded(directory) as datastore:
+        datastore.put_cells([(uuid5(NAMESPACE_URL, f"{name}-{n}"), "BASE", 1, {"n": n}) for n in range(first, first + count)])
+
+
+def _on(port: int, store: Path) -> GatewayProcess:
+    gateway = GatewayProcess(store, store.with_suffix(".log"))
+    gateway.port = port
+    return gateway
+
+
+def rows_of(table: Path) -> list[tuple[int, int, bytes]]:
+    return [(row.shard, row.added_id, row.row_key) for row in WarehouseTable(table).rows()]
+
+
+def test_rows_of_a_store_that_was_made_again_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    put(tmp_path / "first", 0, 60, "first")
+    with GatewayProcess(tmp_path / "first", tmp_path / "first.log") as gateway:
+        load(gateway.bootstrap, "trips", table)
+    loaded = rows_of(table)
+    assert len(loaded) == 60
+    put(tmp_path / "second", 0, 90, "second")
+    with GatewayProcess(tmp_path / "second", tmp_path / "second.log") as gateway, pytest.raises(ProtectData, match="Load this log into a directory of its own"):
+        load(gateway.bootstrap, "trips", table, group="other")
+    assert rows_of(table) == loaded
+
+
+def test_a_store_that_is_replaced_under_a_running_loader_adds_no_row(tmp_path: Path) -> None:
+    table, port = tmp_path / "table", free_port()
+    put(tmp_path / "first", 0, 60, "first")
+    put(tmp_path / "second", 0, 300, "second")
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_warehouse_loader(f"127.0.0.1:{port}", "trips", "warehouse", table, stop, flush=FlushPolicy(age_s=0.1))
+        except ProtectData as error:
+            ended.append(error)
+
+    stop = threading.Event()
+    loader = threading.Thread(target=run)
+    try:
+        with _on(port, tmp_path / "first"):
+            loader.start()
+            wait_until(lambda: (table / TABLE_FILE).exists() and len(rows_of(table)) == 60, "the first log is loaded")
+        with _on(port, tmp_path / "second"):
+            wait_until(lambda: bool(ended), "the loader refuses")
+    finally:
+        stop.set()
+        loader.join(30)
+    assert "not of" in str(ended[0])
+    assert {row[2] for row in rows_of(table)} == {uuid5(NAMESPACE_URL, f"first-{n}").bytes for n in range(60)}
+
+
+def test_a_table_of_before_sources_were_noted_goes_on_with_its_own_log(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    put(tmp_path / "store", 0, 60, "trip")
+    with GatewayProcess(tmp_path / "store", tmp_path / "log") as gateway:
+        load(gateway.bootstrap, "trips", table)
+        [note] = (table / SOURCES).iterdir()
+        note.unlink()
+    put(tmp_path / "store", 60, 30, "trip")
+    with GatewayProcess(tmp_path / "store", tmp_path / "log") as gateway:
+        load(gateway.bootstrap, "trips", table)
+    assert len(rows_of(table)) == 90
+    assert [each.name for each in (table / SOURCES).iterdir()] == [note.name]

@@ -22,6 +22,7 @@ from bridge.events.envelope import AvroFormat, JsonFormat
 from bridge.events.views import View
 from bridge.gateway import block_files as block_files_module
 from bridge.gateway.batch import Batch, Block, block_bytes
+from bridge.gateway.block_file import contents_fingerprint
 from bridge.gateway.block_files import BlockFiles
 from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
@@ -29,6 +30,7 @@ from bridge.gateway.topics import Topic, make_topic
 from store.body_codec import encode_body
 from store.cells import StoredCell
 from store.errors import InvalidRequest, Trimmed
+from store.histories import History
 from store.json_body import canonical
 from tests.services.waiting import wait_until
 
@@ -44,6 +46,7 @@ class Log:
 
     datastore = "trips"
     shards = 1
+    history = History("1" * 32)
 
     def __init__(self) -> None:
         self.cells: list[StoredCell] = []
@@ -555,3 +558,10 @@ def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(log
     files.keep(files.key(ALL, 0, 0, 20), block, known, 0)
     assert read(files, 0, 20) is None
     assert keep(files, log, 0, 20) == read(files, 0, 20) != block
+
+
+def test_a_restored_history_has_no_block_of_the_one_before(tmp_path: Path) -> None:
+    log = Log()
+    before = contents_fingerprint(log, ALL)  # type: ignore[arg-type]
+    log.history = History("2" * 32, parent="1" * 32)  # type: ignore[misc]
+    assert contents_fingerprint(log, ALL) != before  # type: ignore[arg-type]

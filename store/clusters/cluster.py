@@ -248,12 +248,15 @@ class Cluster:
         raise (ShardMoving if moving else StorageUnavailable)(f"cluster {self.name}: no node can be read: {'; '.join(reasons)}")
 
     def _order(self, master: str | None, first: Replica) -> list[StorageNode]:
-        """The master at the end that was asked for; the minions take turns at being asked first, so that they share the load."""
+        """The master at the end that was asked for; the minions take turns at being asked first, so that they share the load. A minion that has answered with
+        damage is asked last, for ``DAMAGE_S``."""
         minions = [node for node in self.nodes.values() if node.name != master]
         turn = next(self._turns) % max(1, len(minions))
         minions = minions[turn:] + minions[:turn]
         masters = [node for node in self.nodes.values() if node.name == master]
-        return masters + minions if first is Replica.MASTER else minions + masters
+        damaged = [node for node in minions if node.is_damaged]
+        minions = [node for node in minions if node not in damaged]
+        return (masters + minions if first is Replica.MASTER else minions + masters) + damaged
 
     def _is_sure(self, role: Role) -> bool:
         """Whether the role's master is still the cluster's, as far as anybody could tell this process."""

@@ -42,6 +42,9 @@ WRITE_TIMEOUT_S: Final = 15.0
 SLOW_S: Final = 0.1
 """A look that has taken so long already is not waited for any more; what the node said before counts."""
 
+DAMAGE_S: Final = 60.0
+"""How long other nodes are asked before one whose read met damage, in seconds: then it may be mended, and one read that fails once more costs milliseconds."""
+
 _IDLE_LOOK_S: Final = 0.5
 """How often a node is looked at that nobody asks about: a promotion by others is noticed within this."""
 
@@ -121,6 +124,7 @@ class StorageNode:
         """Why its storage takes no part although it answers; None while it does, or does not answer."""
         self.damaged: str | None = None
         """The last damage that a read met in its tables; None until one does, and again when it is away, as it is while it is made a copy of another node."""
+        self._damaged_at_s = -math.inf
         self.told_at_s = -math.inf
         """When the last look that was answered began, by the monotonic clock."""
         self.is_foreign = False
@@ -151,7 +155,7 @@ class StorageNode:
             result = what(self._engine(timeout_s))
         except DataDamaged as error:
             self.breaker.succeeded()
-            self.damaged = str(error)
+            self.damaged, self._damaged_at_s = str(error), time.monotonic()
             raise
         except (ShardMoving, NoMinion):
             self.breaker.succeeded()  # the node is well
@@ -163,6 +167,11 @@ class StorageNode:
             raise
         self.breaker.succeeded()
         return result
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a read has met damage in its tables within ``DAMAGE_S``."""
+        return self.damaged is not None and time.monotonic() - self._damaged_at_s < DAMAGE_S
 
     def is_confirmed(self) -> bool:
         """Whether the node, since it was last connected to, has said that a minion has all that it holds."""

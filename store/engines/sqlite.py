@@ -37,6 +37,7 @@ from store.engines.sqlite_dictionaries import SqliteDictionaries, are_in_use
 from store.engines.sqlite_erase import erase_step, erased_among
 from store.engines.sqlite_files import SqliteFile, sqlite_error
 from store.engines.sqlite_index import SqliteIndexes
+from store.engines.sqlite_keys import Key, around_row, behind_latest, refuse_hidden
 from store.engines.sqlite_left import remove_left
 from store.engines.sqlite_open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
 from store.engines.sqlite_state import SqliteState
@@ -162,12 +163,12 @@ class SqliteEngine:
 
     def get(self, triples: Sequence[Triple], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         with self._file.snapshot() as connection:
-            return _page(_first(_find(connection, triple)) for triple in triples)
+            return _page(_found(connection, triple) for triple in triples)
 
     def latest(self, keys: Sequence[tuple[bytes, str]], read_from: Replica = Replica.MASTER) -> list[LocatedCell | None]:
         sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: S608
         with self._file.snapshot() as connection:
-            return _page(_first(connection.execute(sql, key)) for key in keys)
+            return _page(_first_sure(connection, connection.execute(sql, key), behind_latest(*key)) for key in keys)
 
     def row(self, row_keys: Sequence[bytes], read_from: Replica = Replica.MASTER, after_column: str = "") -> list[list[LocatedCell]]:
         # With max() as the only aggregate SQLite takes the other columns from the row that holds the maximum.
@@ -176,6 +177,7 @@ class SqliteEngine:
         page = Page()
         with self._file.snapshot() as connection:
             for row_key in row_keys:
+                refuse_hidden(connection, *around_row(row_key))
                 cursor = connection.execute(sql, (row_key, "" if rows else after_column))
                 rows.append([])
                 for row in cursor:
@@ -191,6 +193,7 @@ class SqliteEngine:
         # The plus keeps SQLite from walking through the shard's positions: the row's own cells are found by its key.
         sql = f"SELECT {CELL} FROM cell WHERE row_key = ? AND +position > ? ORDER BY position LIMIT ?"  # noqa: S608
         with self._file.read() as connection:
+            refuse_hidden(connection, *around_row(row_key))
             return stored_cells(shard, connection.execute(sql, (row_key, position_of(shard, 0) + after, limit)).fetchall())
 
     def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
@@ -421,7 +424,8 @@ def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     stored_bytes = 0
     for row in cursor:
         rows.append(row)
-        stored_bytes += len(row[_BODY] or b"")
+        body = row[_BODY]
+        stored_bytes += len(body) if type(body) is bytes else 0  # damage turns a value into one of another type, and is told of later
         if len(rows) == _SCAN_STEP or stored_bytes > SCAN_BYTES_MAX:
             break
     return rows
@@ -438,6 +442,18 @@ def _page(found: Iterable[LocatedCell | None]) -> list[LocatedCell | None]:
             if page.is_full:
                 break
     return results
+
+
+def _found(connection: sqlite3.Connection, triple: Triple) -> LocatedCell | None:
+    """The cell, or None where it is sure that there is none. Raises DataDamaged."""
+    return _first(_find(connection, triple)) or _first_sure(connection, iter(()), triple)
+
+
+def _first_sure(connection: sqlite3.Connection, rows: Iterator[tuple[Any, ...]], searched: Key) -> LocatedCell | None:
+    """The first cell, where the search that ended at ``searched`` hides none. Raises DataDamaged."""
+    found = _first(rows)
+    refuse_hidden(connection, searched, searched)
+    return found
 
 
 def _first(rows: Iterator[tuple[Any, ...]]) -> LocatedCell | None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
+from store.backups.create import Source, create
+from store.backups.folder import BackupFolder
 from store.clusters.cluster import Watermark
 from store.clusters.engine import ClusteredEngine
+from store.clusters.node import DAMAGE_S
+from store.datastore import Datastore
 from store.engines.contract_values import LogRange, Replica
 from store.errors import DataDamaged
+from store.indexes.definition import parse_definition
+from tests.integration.move_steps import gateway, kafka_consumer
 from tests.services.cluster_steps import shown
+from tests.services.kept_index import index_worker, made_index
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until
 
@@ -19,6 +28,15 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mariadb-cluster"
 
 SHARD = 1
 CELLS = cells_of_shard(SHARD, 0, 40)
+INDEX = parse_definition(
+    """
+table: cells_by_n
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: n, type: int}]
+"""
+)
 FLIP = "UPDATE trips_0001.cell SET body = CONCAT(X'00', SUBSTR(body, 2)) WHERE added_id = 7"
 LOSE = "DELETE FROM trips_0001.cell WHERE added_id BETWEEN 7 AND 9"
 
@@ -84,3 +102,42 @@ def test_damage_of_every_node_is_an_error(engine: ClusteredEngine, cluster: Test
         with pytest.raises(DataDamaged, match=match):
             engine.get([CELLS[7].triple])
     assert len(engine.scan(SHARD, 10, 1_000)) == 30, "the others are there"
+
+
+def test_a_minion_that_answered_with_damage_is_asked_no_more_until_a_while_has_passed(
+    engine: ClusteredEngine, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurt(cluster, "b", FLIP)
+    all_of_it(engine)
+    node, asked = engine.clusters[cluster.name].nodes["b"], list[object]()
+    real = node.call
+    monkeypatch.setattr(node, "call", lambda what, *given: (asked.append(what), real(what, *given))[1])
+    all_of_it(engine)
+    assert asked == []
+    node._damaged_at_s -= DAMAGE_S
+    all_of_it(engine)
+    assert asked, "it may be mended by now"
+
+
+def test_index_queries_gateway_export_and_backup_read_past_a_damaged_node(engine: ClusteredEngine, cluster: TestCluster, tmp_path: Path) -> None:
+    datastore = Datastore(engine)
+    with index_worker(datastore) as coordinator:
+        version = made_index(datastore, INDEX)
+        hurt(cluster, "bc", FLIP)
+        wanted = sorted(cell.row_key for cell in CELLS)
+        table = engine.indexes
+        found = [entry.row_key for shard in range(SHARDS) for entry in table.walk(version.table, shard, None, 1_000)]
+        assert sorted(found) == wanted
+        for _ in range(3):
+            current = engine.indexes.current({SHARD: wanted}, None, Replica.MINION)
+            assert sorted(current) == wanted
+        with gateway(datastore, coordinator) as bootstrap:
+            consumer = kafka_consumer(bootstrap, "g")
+            consumer.assign([TopicPartition(DATASTORE, SHARD, 0)])
+            offsets: list[int] = []
+            wait_until(lambda: bool(offsets.extend(each.offset() for each in consumer.consume(100, 0.5) if each.error() is None) or len(offsets) >= 40), "all")
+            consumer.close()
+        assert offsets == list(range(40))
+    made = create(BackupFolder(tmp_path / "backups"), Source(engine, lambda _: True))
+    assert made.manifest.cells == 40
+    assert told(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -141,3 +142,41 @@ def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(place: Path, tmp
         except CellfeedError:
             refused += 1
     assert refused > FLIPS / 5, "the flips hit nothing"
+
+
+def test_no_flipped_bit_of_an_entry_in_the_index_of_keys_hides_its_cell(place: Path) -> None:
+    """A search by key that ends beside an entry which is not its row's is an error, and never "not there"."""
+    cell = CELLS[77]
+    with closing(sqlite3.connect(place / CELLS_FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = (place / CELLS_FILE).read_bytes()
+    places = [found.start() for found in re.finditer(re.escape(cell.row_key), data)]
+    assert len(places) == 2
+    refused = 0
+    for bit in range(0, 16 * 8, 3):
+        for start in places:
+            damaged = bytearray(data)
+            damaged[start + bit // 8] ^= 1 << bit % 8
+            (place / CELLS_FILE).write_bytes(damaged)
+            with closing(opened(place)) as engine:
+                for ask in (
+                    lambda: engine.get([cell.triple])[0],
+                    lambda: engine.latest([(cell.row_key, cell.column_name)])[0],
+                    lambda: next(iter(engine.row([cell.row_key])[0]), None),
+                ):
+                    try:
+                        found = ask()
+                        assert found is not None, f"bit {bit} of the key at {start}: not there"
+                        assert decode_body(found.cell.body) == cell.body_json
+                    except DataDamaged:
+                        refused += 1
+    assert refused > 60, "the flips hit nothing"
+
+
+def test_a_body_that_has_become_a_number_is_an_error_of_ours(place: Path) -> None:
+    with closing(sqlite3.connect(place / CELLS_FILE)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'cell'")
+    run(place, "UPDATE cell SET body = 7 WHERE position = 5")
+    with closing(opened(place)) as engine, pytest.raises(DataDamaged, match="added_id 5 of shard 0"):
+        log(engine)

@@ -26,6 +26,8 @@ def head(next_added_id: int, erasures: int = 0, epoch: int = 1, log_start: int =
 class Node:
     """What a cluster asks of a node. ``after_call`` happens while a call is under way."""
 
+    is_damaged = False
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.view: NodeView | None = None

@@ -1,0 +1,173 @@
+"""``bit-flips``: single bits of an embedded store's files change, as a failing disk changes them. Then everything is read, everywhere, by every path.
+
+Each answer is right, or an error of ours that names the damage: a raw TypeError, another body, a shorter log is a violation (I1, I7, errors). Whatever was
+damaged, `cellfeed check` finds it where any read would have met it; `--repair` from a backup makes the store what it was, or changes nothing.
+
+SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside entries that are in good order: then a cell is not found by
+its key, though the log has it. Such an answer is told of as ``hidden`` beside what was witnessed; where a check does not name the damage, it is a violation.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cellfeed.checking import check_storage, repair_storage
+from cellfeed.config import Config, DatastoreConfig
+from store.backups.create import Source, create
+from store.backups.folder import BackupFolder
+from store.body_codec import decode_body
+from store.cells import NewCell, StoredCell
+from store.checks.findings import Findings
+from store.engines.contract import Engine
+from store.engines.contract_values import LocatedCell, LogRange
+from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite_open import CELLS_FILE
+from store.errors import CellfeedError
+from tests.faults.invariants import Violations
+from tests.faults.run import FaultRun
+from tests.rides import rides
+
+BIT_FLIP_KINDS: Final = ("bit-flips",)
+
+SHARDS: Final = 2
+CELLS: Final = 400
+FLIPS: Final = 40
+FLIPS_BRIEF: Final = 12
+
+
+class Whole(NamedTuple):
+    """What the store was before: its cells, and its logs with decoded bodies."""
+
+    cells: Sequence[NewCell]
+    logs: list[list[tuple[object, ...]]]
+
+
+def run_bit_flips(kind: str, seed: int, directory: Path, flips: int = FLIPS) -> FaultRun:
+    """Runs and checks. Which bits change follows from the seed; each flip is made in a fresh copy of the store."""
+    chance, result = random.Random(f"{kind}-{seed}"), FaultRun(kind, seed)
+    result.violations = {name: [] for name in ("I1", "I2", "I3", "I7", "errors", "check", "repair")}
+    whole, backups = _made(directory / "whole", directory / "backups")
+    for _ in range(flips):
+        run_dir = directory / "damaged"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        shutil.copytree(directory / "whole", run_dir)
+        told = _flipped(run_dir / "store" / "trips" / CELLS_FILE, chance)
+        refused, hidden, read = _read_all(run_dir, whole, told, result.violations)
+        found = _checked(run_dir)
+        if hidden and any(each.kind == "integrity" for each in found.found):
+            result.witnessed += [f"hidden, and named by a check: {each}" for each in hidden]
+        else:
+            result.violations["I1"] += hidden
+        result.operations_inside += read
+        if refused and not found.found:
+            result.violations["check"].append(f"{told}: a read was refused, and a check finds nothing: {refused[0]}")
+        if found.found:
+            result.witnessed.append(told)
+            _repaired(run_dir, backups, whole, found, told, result.violations)
+    return result
+
+
+def _made(run_dir: Path, backups: Path) -> tuple[Whole, Path]:
+    cells = [*rides(0, CELLS), *rides(0, CELLS // 2, "STATUS")]
+    with closing(SqliteEngine(run_dir / "store" / "trips", "trips", SHARDS)) as engine:
+        engine.put(cells)
+        create(BackupFolder(backups), Source(engine, lambda _: True))
+        logs = [_shown(engine.scan(shard, 0, 10_000)) for shard in range(SHARDS)]
+    with closing(sqlite3.connect(run_dir / "store" / "trips" / CELLS_FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Whole(cells, logs), backups
+
+
+def _flipped(path: Path, chance: random.Random) -> str:
+    data = bytearray(path.read_bytes())
+    bit = chance.randrange(len(data) * 8)
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    return f"bit {bit} of {len(data)} bytes"
+
+
+def _read_all(run_dir: Path, whole: Whole, told: str, violations: Violations) -> tuple[list[str], list[str], int]:
+    """Every path; the errors of ours, cells that are not found by their keys, and how many calls were made."""
+    refused, hidden = list[str](), list[str]()
+    calls = 0
+
+    def ask(invariant: str, what: str, call: Callable[[], object], right: object) -> None:
+        nonlocal calls, hidden
+        calls += 1
+        try:
+            answer = call()
+            if invariant == "I1" and isinstance(answer, list) and isinstance(right, list) and all(each is None or each in right for each in answer):
+                hidden += [f"{told}: {what}"] if answer != right else []
+            elif answer != right:
+                violations[invariant].append(f"{told}: {what} is another answer")
+        except CellfeedError as error:
+            refused.append(f"{what}: {error}")
+        except Exception as error:
+            violations["errors"].append(f"{told}: {what}: {error!r}")
+
+    try:
+        engine: Engine = SqliteEngine(run_dir / "store" / "trips", "trips", SHARDS)
+    except CellfeedError as error:
+        return [f"it does not open: {error}"], [], 1
+    except Exception as error:
+        violations["errors"].append(f"{told}: it does not open: {error!r}")
+        return [], [], 1
+    by_row = {cell.row_key: [each for each in whole.cells if each.row_key == cell.row_key] for cell in whole.cells[:60]}
+    with closing(engine):
+        for shard in range(SHARDS):
+            ask("I7", f"the log of shard {shard}", lambda shard=shard: _shown(engine.scan(shard, 0, 10_000)), whole.logs[shard])  # type: ignore[misc]
+            wanted = [whole.logs[shard][5:55]]
+            ask("I7", f"a piece of shard {shard}", lambda shard=shard: [_shown(each) for each in engine.scan_many([LogRange(shard, 5, 50)])], wanted)  # type: ignore[misc]
+        for row_key, cells in by_row.items():
+            for cell in cells:
+                ask("I1", f"get of {cell.triple}", lambda cell=cell: _bodies(engine.get([cell.triple])), [cell.body_json])  # type: ignore[misc]
+                key = (cell.row_key, cell.column_name)
+                ask("I1", f"latest of {key}", lambda key=key: _bodies(engine.latest([key])), [cell.body_json])  # type: ignore[misc]
+            in_order = [cell.body_json for cell in sorted(cells, key=lambda each: each.column_name)]
+            ask("I1", f"row {row_key.hex()}", lambda row_key=row_key: _bodies(engine.row([row_key])[0]), in_order)  # type: ignore[misc]
+    return refused, hidden, calls
+
+
+def _shown(cells: Sequence[StoredCell]) -> list[tuple[object, ...]]:
+    return [(*cell[:5], decode_body(cell.body)) for cell in cells]
+
+
+def _bodies(found: Sequence[LocatedCell | None]) -> list[bytes | None]:
+    return [each and decode_body(each.cell.body) for each in found]
+
+
+def _config() -> Config:
+    return Config(datastore=DatastoreConfig(name="trips", shards=SHARDS))
+
+
+def _checked(run_dir: Path) -> Findings:
+    found = Findings()
+    check_storage(_config(), run_dir, found)
+    return found
+
+
+def _repaired(run_dir: Path, backups: Path, whole: Whole, found: Findings, told: str, violations: Violations) -> None:
+    """A repair that says that all is mended has made the store what it was."""
+    path = run_dir / "store" / "trips" / CELLS_FILE
+    try:
+        repair_storage(_config(), run_dir, backups, found)
+        if not found.well:
+            return
+        if (again := _checked(run_dir)).found:
+            violations["repair"].append(f"{told}: mended, and found again: {again.found[0]}")
+        with closing(SqliteEngine(path.parent, "trips", SHARDS)) as engine:
+            if [_shown(engine.scan(shard, 0, 10_000)) for shard in range(SHARDS)] != whole.logs:
+                violations["repair"].append(f"{told}: mended, and another log")
+            if _bodies(engine.get([cell.triple for cell in whole.cells])) != [cell.body_json for cell in whole.cells]:
+                violations["repair"].append(f"{told}: mended, and not all cells are found by key")
+    except CellfeedError as error:
+        if found.well:
+            violations["repair"].append(f"{told}: mended, and {error}")
+    except Exception as error:
+        violations["repair"].append(f"{told}: {error!r}")

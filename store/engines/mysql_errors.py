@@ -34,7 +34,14 @@ _ROLLED_BACK: Final = frozenset({ER.OPTION_PREVENTS_STATEMENT, _INNODB_READ_ONLY
 _LOST: Final = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, ER.SERVER_SHUTDOWN, 1927, _CONNECTION_IDLE})
 """The connection is of no use any more (1927: MariaDB's "connection was killed"), and others that are as old may be dead as well."""
 
-_DAMAGED: Final = frozenset({ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, ER.NOT_KEYFILE, _INDEX_CORRUPT})
+_TABLE_CORRUPT: Final = 1877
+_NO_TABLESPACE: Final = 1812
+_NOT_IN_ENGINE: Final = 1932
+"""The catalogue has the table, and its file is lost."""
+
+_DAMAGED: Final = frozenset({ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, ER.NOT_KEYFILE, _INDEX_CORRUPT, _TABLE_CORRUPT, _NO_TABLESPACE, _NOT_IN_ENGINE})
+_OF_THE_ENGINE: Final = re.compile(rf"Got error ({_TABLE_CORRUPT}|{_INDEX_CORRUPT}|126|127|144|145|180|194)\b", re.ASCII)
+"""In the text of error 1030, what InnoDB says where the server has no words for it: crashed (126 to 145), an index is damaged (180), a file is lost (194)."""
 
 _ADVICE: Final = {
     ER.OPTION_PREVENTS_STATEMENT: "the server is read-only: another one is master, or it was fenced",
@@ -67,6 +74,12 @@ def error_code(error: BaseException) -> int:
     return code if isinstance(code, int) and code else int(CR.CR_SERVER_LOST)
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether a page, an index or the file of a table is damaged or lost: the server is well, and so are its other tables."""
+    code = error_code(error)
+    return code in _DAMAGED or (code == ER.GET_ERRNO and _OF_THE_ENGINE.search(str(error)) is not None)
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the connection was lost, and others of the same age may be."""
     return error_code(error) in _LOST
@@ -74,7 +87,7 @@ def is_lost(error: BaseException) -> bool:
 
 def failed(server: object, error: BaseException, when: str = "nothing written") -> CellfeedError:
     """The error to raise for one that came before any COMMIT, or in a read."""
-    if error_code(error) in _DAMAGED:
+    if is_damage(error):
         return DataDamaged(f"{server}: {_told(error)}: restore the table from a backup, or make this node a copy of another one")
     if error_code(error) in _NOT_THERE and _OF_A_SHARD.search(str(error)):
         return ShardMoving(f"{server}: {when}: {_told(error)}: the shard moves to another cluster, or has moved there")
@@ -84,7 +97,7 @@ def failed(server: object, error: BaseException, when: str = "nothing written") 
 def commit_failed(server: object, error: BaseException) -> CellfeedError:
     """The error to raise for one that came out of the round trip that ends in COMMIT."""
     code = error_code(error)
-    if isinstance(error, StatementFailed) or code in _DAMAGED:
+    if isinstance(error, StatementFailed) or is_damage(error):
         return failed(server, error)
     if code in _ROLLED_BACK or code == CR.CR_SERVER_GONE_ERROR:
         return failed(server, error)

@@ -18,6 +18,7 @@ from tests.faults import gateway_faults
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS, FLIPS_BRIEF, run_bit_flips
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults
 from tests.faults.embedded_run import EMBEDDED_KINDS, run_embedded_faults
+from tests.faults.erase_run import ERASE_KINDS, run_erase_faults
 from tests.faults.export_run import BRIEF as EXPORT_BRIEF
 from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
@@ -34,7 +35,7 @@ from tests.services.small_disk import NoSmallDisk
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    kinds = (*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
+    kinds = (*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *ERASE_KINDS, *CLUSTER_KINDS, *TRIGGER_KINDS, *GATEWAY_KINDS, *EXPORT_KINDS)
     parser.add_argument("--kind", choices=kinds, help="one kind of fault; all of them when left out")
     parser.add_argument("--seed", type=seeds, metavar="N|N-M", help="one seed, or the first and the last of several (that of the day; with --all three)")
     parser.add_argument("--all", action="store_true", help="every kind must run, and find its planted defect; one that cannot run counts as failed")
@@ -96,6 +97,8 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
         return run_embedded_faults(kind, seed, directory)
     if kind in BIT_FLIP_KINDS:
         return run_bit_flips(kind, seed, directory, FLIPS_BRIEF if brief else FLIPS)
+    if kind in ERASE_KINDS:
+        return run_erase_faults(kind, seed, directory)
     if kind in CLUSTER_KINDS:
         return run_cluster_faults(kind, seed, all_readers=kind.startswith("shard-moves") and local_kafka.why_not() is None)
     if kind in GATEWAY_KINDS:
@@ -106,7 +109,7 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
 
 
 def _all_kinds() -> list[str]:
-    kinds, no_export = [*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS], local_kafka.why_not() or local_zookeeper.why_not()
+    kinds, no_export = [*KINDS, *FORK_KINDS, *EMBEDDED_KINDS, *BIT_FLIP_KINDS, *ERASE_KINDS], local_kafka.why_not() or local_zookeeper.why_not()
     groups: tuple[tuple[str, Sequence[str], str | None], ...] = (
         ("clusters", CLUSTER_KINDS, local_mariadb.why_not()),
         ("trigger groups and gateways", (*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not()),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.embedded_run import EMBEDDED_KINDS, FAULTS_IN_A_RUN, run_embedded_faults
+from tests.faults.erase_run import ERASE_EVERYWHERE, run_erase_faults
+from tests.services.personal_data import PLACES
 from tests.services.small_disk import NoSmallDisk
 
 
@@ -20,5 +22,15 @@ def test_every_put_comes_to_what_its_caller_was_told(tmp_path: Path, kind: str) 
     except NoSmallDisk as reason:
         pytest.skip(str(reason))
     assert len(result.witnessed) == FAULTS_IN_A_RUN, "the faults did not happen"
+    assert result.operations_inside > 0, "nothing ran meanwhile"
+    assert {name: found for name, found in result.violations.items() if found} == {}
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+@pytest.mark.slow
+def test_an_erasure_that_is_killed_anywhere_leaves_nothing_in_any_place(tmp_path: Path) -> None:
+    result = run_erase_faults(ERASE_EVERYWHERE, 1, tmp_path)
+    assert len(result.witnessed) == len(PLACES), "the faults did not happen"
     assert result.operations_inside > 0, "nothing ran meanwhile"
     assert {name: found for name, found in result.violations.items() if found} == {}

@@ -1,0 +1,34 @@
+"""``python -m tests.faults.erase_process DIRECTORY [ROW]``: erases a row, or ends every erasure that is on record, as a worker does."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+from uuid import UUID
+
+from bridge.triggers.parked import ParkedCells
+from bridge.typed.unfit import forget_row
+from store import erasures
+from store.datastore import Datastore
+from store.erasures import ErasureJob
+from store.indexes import catalog
+from tests.services.personal_data import SHARDS
+
+
+def main(directory: str, row: str = "") -> None:
+    """See the module."""
+    with patch.object(catalog, "GRACE_S", 0.0), Datastore.open_embedded(Path(directory), shards=SHARDS) as datastore:
+        datastore.when_erased(ParkedCells(datastore.state).forget_row)
+        datastore.when_erased(partial(forget_row, datastore.state))
+        if row:
+            datastore.erase_row(UUID(row))
+            return
+        with patch.object(erasures, "AGAIN_AFTER_S", 0.0):
+            ended = ErasureJob(datastore.unended_erasures, datastore.end_erasure).look()
+        print(ended)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

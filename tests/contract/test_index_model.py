@@ -13,7 +13,7 @@ from uuid import UUID
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from store.body_codec import is_erased
@@ -35,6 +35,9 @@ from tests.services.index_store_proxy import IndexStoreProxy
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 3
+SEEDS_THAT_FAILED = [2, 13]
+"""With these the model without fences for trims and erasures found differences."""
+
 DEFINITION = parse_definition(
     """
 table: by_driver
@@ -289,6 +292,25 @@ def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaD
         server = empty_mariadb
 
     run_state_machine_as_test(MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None))
+
+
+@pytest.mark.parametrize("number", SEEDS_THAT_FAILED)
+def test_trims_and_erasures_leave_a_sqlite_index_right_with_seeds_that_failed_once(number: int) -> None:
+    class SqliteMachine(ErasedMachine):
+        kind = "sqlite"
+
+    run_state_machine_as_test(seed(number)(SqliteMachine), settings=settings(max_examples=60, stateful_step_count=40, deadline=None, database=None))
+
+
+@pytest.mark.integration
+@pytest.mark.xdist_group("mariadb")
+@pytest.mark.parametrize("number", SEEDS_THAT_FAILED)
+def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_once(empty_mariadb: MariaDB, number: int) -> None:
+    class MySqlMachine(ErasedMachine):
+        kind = "mysql"
+        server = empty_mariadb
+
+    run_state_machine_as_test(seed(number)(MySqlMachine), settings=settings(max_examples=8, stateful_step_count=40, deadline=None, database=None))
 
 
 @pytest.mark.integration

@@ -15,7 +15,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FAILPOINTS: Final[set[str]] = set()
 """Every failpoint of the code that has been imported: tests go through all of them, so none is forgotten."""
@@ -95,6 +99,25 @@ def failpoint(name: str) -> None:
         raise FailpointReached(name)
     else:
         time.sleep(float(plan.action.partition(":")[2]))
+
+
+def marked(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator: every call passes the failpoint ``name.before`` first, and ``name.after`` when it comes back without an error. For what decides between two
+    actors: a compare-and-set, a claim, a fence, a change of roles. Nothing may be locked at either point."""
+    before, after = f"{name}.before", f"{name}.after"
+    declare(before, after)
+
+    def decorated(call: Callable[P, T]) -> Callable[P, T]:
+        @wraps(call)
+        def between(*args: P.args, **kwargs: P.kwargs) -> T:
+            failpoint(before)
+            result = call(*args, **kwargs)
+            failpoint(after)
+            return result
+
+        return between
+
+    return decorated
 
 
 def _from_environment(text: str) -> None:

@@ -30,6 +30,7 @@ from kazoo.security import make_digest_acl
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
+from store.failpoints import marked
 
 _quiet = logging.getLogger("cellfeed.zookeeper")
 _quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug level kazoo writes credentials out
@@ -121,6 +122,7 @@ class Connection(ZooKeeperClient):
 
     # --- changes -------------------------------------------------------------------------------------------------------------
 
+    @marked("cas.zookeeper")
     def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
         client, number = self._ready()
         if connection not in (None, number):

@@ -16,6 +16,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from store.errors import Unavailable
+from store.failpoints import marked
 
 _ANY_VERSION: Final = -1
 
@@ -258,6 +259,7 @@ class TreeClient(ZooKeeperClient):
         del newest
         return self._read(lambda: [self._tree.names_below(path) for path in paths])
 
+    @marked("cas.zookeeper")
     def commit(self, operations: Sequence[Operation], *, connection: int | None = None) -> list[Any]:
         self._call()
         return self._tree.commit(self._session, operations, connection)

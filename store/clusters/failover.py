@@ -58,7 +58,7 @@ from store.engines.mysql_replication import (
 from store.engines.mysql_state import MySqlState
 from store.engines.state_limits import revision_of_next_history
 from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint
+from store.failpoints import declare, failpoint, marked
 from store.histories import is_same_history
 
 declare("promote.after_fence", "promote.after_collect", "promote.after_promise", "promote.after_raise", "promote.after_repoint", "promote.after_open")
@@ -361,6 +361,7 @@ def _chosen(cluster: ClusterServers, positions: dict[str, Gtid], to: str | None)
     return chosen
 
 
+@marked("role.raise")
 def raise_epoch(cluster: ClusterServers, role: Role) -> None:
     """One transaction on the new master: the epoch of every shard, where it begins, and the role."""
     if role.epoch > _EPOCH_MAX:

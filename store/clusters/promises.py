@@ -23,6 +23,7 @@ from store.clusters.roles import Role
 from store.clusters.storage import ClusterServers
 from store.engines.mysql_connections import MySqlServer, has_database, query
 from store.errors import StorageUnavailable, Unavailable
+from store.failpoints import marked
 
 
 def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[str] = ()) -> int:
@@ -38,6 +39,7 @@ def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[
     return max(found)
 
 
+@marked("role.promise")
 def promise(cluster: ClusterServers, role: Role, epoch: int, silent: Collection[str] = ()) -> None:
     """Has every node that answers remember the epoch. Raises StorageUnavailable when they are no
     majority: then nothing may be raised. ``silent`` nodes are not asked."""

@@ -37,6 +37,7 @@ from store.engines.mysql_connections import MySqlServer, commit_script, query, r
 from store.engines.mysql_errors import commit_failed, error_code, failed, worth_another_try
 from store.engines.mysql_replication import SEMI_SYNC_SETTINGS, confirm_by_minion
 from store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
+from store.failpoints import marked
 from store.histories import refuse_other_history
 
 ROLE_KEY: Final = "cluster/role"
@@ -185,6 +186,7 @@ class Guard:
                 return
         raise self._never_held()
 
+    @marked("cas.guard")
     def until_it_holds(self, write: Callable[[Connection[Any]], bool]) -> None:
         """Calls ``write`` until it says that the guard held, and again where it gave way to another
         transaction. Raises what ``write`` raises."""

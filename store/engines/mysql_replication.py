@@ -21,6 +21,7 @@ from store.engines.mysql_connections import MySqlAddress, MySqlServer, query
 from store.engines.mysql_errors import error_code, failed
 from store.engines.mysql_locks import LOCK_FREED_S, free_locks, take_lock
 from store.errors import ProtectData, StorageUnavailable
+from store.failpoints import marked
 
 HEARTBEAT_S: Final = 0.5
 """A master with nothing to send says so this often; a minion that hears nothing for ``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""
@@ -127,6 +128,7 @@ def open_for_writes(server: MySqlServer) -> None:
     _run(server, "SET GLOBAL read_only = 0")
 
 
+@marked("fence.server")
 def make_read_only(server: MySqlServer) -> None:
     """No client's commit is acknowledged after this: every other client is cut off, and the server is read-only. Raises StorageUnavailable.
 

@@ -23,6 +23,7 @@ from store.engines.mysql_connections import MySqlServer, commit_script, query, q
 from store.engines.mysql_errors import commit_failed, error_code, failed
 from store.engines.mysql_guard import Guard
 from store.engines.state_limits import check_state_write
+from store.failpoints import marked
 
 
 class MySqlState:
@@ -50,6 +51,7 @@ class MySqlState:
         with self._server.connection() as connection:
             return [StateEntry(key.decode(), value, int(version)) for key, value, version in query(connection, sql)]
 
+    @marked("cas.state")
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None, terms: WriteTerms | None = None) -> int | None:
         check_state_write(write)
         terms = terms if terms is not None else self._terms

@@ -10,7 +10,7 @@ from pathlib import Path
 from store.engines.contract_values import StateEntry
 from store.engines.sqlite_files import SqliteFile
 from store.engines.state_limits import check_state_write
-from store.failpoints import declare, failpoint
+from store.failpoints import declare, failpoint, marked
 
 declare("sqlite.state.before_commit", "sqlite.state.after_commit")
 
@@ -42,6 +42,7 @@ class SqliteState:
             rows = connection.execute(sql, (low, low + b"\xff")).fetchall()
         return [StateEntry(key.decode(), value, version) for key, value, version in rows]
 
+    @marked("cas.state")
     def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
         check_state_write(write)
         with self._file.write(sum(len(value or b"") for value in write.values())) as connection:

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
 
 from bridge.backups.kept_state import belongs
+from bridge.coordination.contract import CommittedOffset
+from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.events.envelope import JsonFormat
+from bridge.events.views import View
+from bridge.gateway.block_files import BlockFiles
+from bridge.gateway.blocks import encode_range
+from bridge.gateway.topics import make_topic
+from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from consumers.warehouse.shard_loader import ShardLoader
 from consumers.warehouse.table import make_table
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
+from store.cells import new_cell
 from store.datastore import Datastore
 from store.engines import sqlite_files
+from store.engines.contract import StateTable
+from store.indexes.definition import parse_definition
+from store.indexes.keeper import IndexKeeper
 from tests.rides import ride, rides
 from tests.unit.test_warehouse_shard_loader import SHARD, Log
 
 CELLS = 24
 ROWS = range(40)
+BLOCK_ROWS, BLOCK_STEP = 40, 10
+ALL_CELLS: Final = make_topic("trips", View(), JsonFormat())
+INDEX_ROWS = 8
+OFFSETS = 6
+INDEX: Final = parse_definition(
+    """
+table: by_driver
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields: [{field: driver, type: string}]
+"""
+)
 
 
 def say(line: str) -> None:
@@ -60,5 +89,61 @@ def backup(directory: Path) -> None:
         say(f"backup {create(folder, Source(opened.engine, belongs), onto=full).name}")
 
 
+def blocks(directory: Path) -> None:
+    """A gateway's blocks in files, beside the store that they come of; one is forgotten."""
+    with Datastore.open_embedded(directory / "run", "trips", 1) as opened:
+        opened.put_new_cells(rides(0, BLOCK_ROWS))
+        files = BlockFiles(directory / "blocks", "gw", opened.engine, 1 << 30)
+        for start in range(0, BLOCK_ROWS, BLOCK_STEP):
+            end = start + BLOCK_STEP
+            files.keep(files.key(ALL_CELLS, 0, start, end), encode_range(opened.engine, ALL_CELLS, 0, start, end, 0), BLOCK_ROWS, 0)
+        files.trim(0, BLOCK_STEP)
+        files.close()
+        say("blocks")
+
+
+def index(directory: Path) -> None:
+    """Keeps an index of a store, and saves how far it has come behind each batch."""
+    with Datastore.open_embedded(directory / "run", "trips", 1) as opened:
+        version = opened.indexes.version(opened.indexes.catalog.create(INDEX))
+        opened.engine.indexes.create(version.table)
+        say("created")
+        keeper = IndexKeeper(version, opened.engine.indexes, opened.engine.row_cells)
+        for number in range(INDEX_ROWS):
+            opened.put_new_cells([new_cell(UUID(int=number), "BASE", 1, {"driver": f"d{number}"})])
+            keeper.apply(0, opened.engine.scan(0, number, 10))
+            assert opened.state.commit({"location": b"%d" % (number + 1)}) is not None
+            say(f"indexed {number + 1}")
+
+
+def offsets(directory: Path) -> None:
+    """Members join, claim and save offsets in a ZooKeeper that is another machine: what it has is said after each of its commits."""
+    tree = ZooKeeperTree()
+    commit = tree.commit
+
+    def told(*about: Any) -> list[Any]:
+        results = commit(*about)
+        say(f"tree {pickle.dumps(tree.copy()).hex()}")
+        return results
+
+    tree.commit = told  # type: ignore[method-assign]
+    with Datastore.open_embedded(directory / "run", "trips", 1) as opened:
+        coordinator = zookeeper_of(tree, opened.state)
+        session = coordinator.join("g", "a", 60.0)
+        claims = coordinator.claim(session, "trips", [0, 1])
+        for number in range(OFFSETS):
+            offset = CommittedOffset(number + 1)
+            coordinator.commit_offsets("g", {("trips", number % 2): offset}, claims=[claims[number % 2]])
+            say(f"offset {number % 2} {number + 1}")
+        coordinator.close()
+
+
+def zookeeper_of(tree: ZooKeeperTree, state: StateTable) -> ZooKeeperCoordinator:
+    """The coordination in this ZooKeeper, of a datastore with that state table."""
+    return ZooKeeperCoordinator(ZooKeeperAddress("in memory"), state, connect=lambda _, timeout_s: tree.begin(timeout_s))
+
+
+PROGRAMS: Final = {"store": store, "warehouse": warehouse, "backup": backup, "blocks": blocks, "index": index, "offsets": offsets}
+
 if __name__ == "__main__":
-    {"store": store, "warehouse": warehouse, "backup": backup}[sys.argv[1]](Path(sys.argv[2]))
+    PROGRAMS[sys.argv[1]](Path(sys.argv[2]))

@@ -25,7 +25,7 @@ from store.engines.mysql_guard import ATTEMPTS_MAX, Guard
 from store.engines.mysql_locks import free_locks, take_lock
 from store.engines.mysql_migrations import ADD_CHECKSUMS, Layout, schema_statements
 from store.errors import ProtectData, StaleWriter, StorageUnavailable
-from store.failpoints import declare, failpoint
+from store.failpoints import declare, failpoint, marked
 
 declare("rollback.inside_abandon")
 
@@ -286,6 +286,7 @@ class ShardSide:
         if names:
             self._alter(connection, "RENAME TABLE " + ", ".join(f"{self.database}.{name} TO {self.database}.{new}" for name, new in names.items()))
 
+    @marked("cas.shard")
     def _commit(self, statements: Callable[[Connection[Any]], Sequence[str]], before: Callable[[Connection[Any]], object] = lambda _: None) -> None:
         """One transaction: what ``before`` does, then the statements behind the guard."""
 

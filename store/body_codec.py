@@ -281,3 +281,8 @@ def cell_from_stored(shard: int, stored: StoredCell, *, stale: bool = False) -> 
         created_at=moment(stored.created_at_us),
         stale=stale,
     )
+
+
+def without_body(cell: StoredCell, erased: set[bytes]) -> StoredCell:
+    """The cell as it is to be written: its row may have been erased since the copy was made."""
+    return cell._replace(body=ERASED_BODY) if cell.row_key in erased else cell

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pymysql
 
+from store.body_codec import without_body
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.mysql_cells import INSERT_COLUMNS, parts, row_literal, stored_cell
 from store.engines.mysql_connections import MySqlServer, query
 from store.engines.mysql_digest import is_fit, raw_rows
 from store.engines.mysql_errors import failed
 from store.engines.mysql_migrations import Layout
-from store.engines.sqlite_mend import without_body
 from store.errors import DataDamaged, StorageUnavailable
 
 

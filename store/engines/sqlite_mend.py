@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.body_codec import ERASED_BODY
+from store.body_codec import without_body
 from store.cells import ERASED_COLUMN, StoredCell
 from store.engines.sqlite_cells import INSERT_CELL, counter_of, position_of, row_of
 from store.engines.sqlite_files import SqliteFile
@@ -40,11 +40,6 @@ class SqliteMender:
 
     def close(self) -> None:
         self._file.close()
-
-
-def without_body(cell: StoredCell, erased: set[bytes]) -> StoredCell:
-    """The cell as it is to be written: its row may have been erased since the copy was made."""
-    return cell._replace(body=ERASED_BODY) if cell.row_key in erased else cell
 
 
 def _is_erased(connection: sqlite3.Connection, row_key: bytes) -> bool:

@@ -96,8 +96,8 @@ def restore(
         with dictionaries_known(chain):
             erased = to_erase(chain, entries, erasures)
         entries_back = restored(entries, now_us, [row_key for row_keys in erased.values() for row_key in row_keys])
-        planned = plan(chain, entries_back, readers, new_ids, now_us, f"{by.name}: {by.because}", erased)
         target = opened.enter_context(storage.restore_target(checked, run_dir.path, told.owners))
+        planned = plan(chain, entries_back, readers, new_ids, now_us, f"{by.name}: {by.because}", erased, target.begun_epoch(chain[-1]))
         back = list[Reader]()
 
         def before_open() -> None:

@@ -5,8 +5,8 @@
     nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
     somebody has, or may have (``new_ids``)             far above all of them. The ids between are given to nobody
 
-and in either case under a leader epoch that is ``EPOCHS_LEFT_OUT`` above every one that is known of: those that a promotion may have raised after the backup
-was taken are not used a second time. The new epoch begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its
+and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`store.backups.epochs`): those that a
+promotion may have raised after the backup was taken, or another restore of it, are not used a second time. The new epoch begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its
 log was cut off.
 
 **How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``, which says which ids were lost, when and why. It is written
@@ -36,6 +36,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from store import json_body
 from store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
+from store.backups.epochs import epoch_of_next_history
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
 from store.body_codec import ERASED_BODY, decode_body, encode_body
@@ -51,9 +52,6 @@ from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
 from store.sharding import shards_of
 
 declare("restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open")
-
-EPOCHS_LEFT_OUT: Final = 1_000
-"""Leader epochs that a restore leaves out: more promotions than there can have been between a backup and the loss of what it was taken of."""
 
 IDS_LEFT_OUT: Final = 100_000
 """Ids that are left out above the highest location that any reader has saved: a reader is ahead of what it saved by what it handles until it saves again, with
@@ -129,6 +127,10 @@ class LogReader(Protocol):
 class Target(Protocol):
     """Storage that is restored into, by one process at a time."""
 
+    def begun_epoch(self, backup: Backup) -> int | None:
+        """The leader epoch of a restore of this backup that goes on, and must keep it; None where one begins. Raises Unavailable."""
+        ...
+
     def begin(self, plan: Plan) -> None:
         """Makes sure that it is empty, or half-restored from the same backup, and that nobody opens it; then writes the dictionaries. Raises ProtectData."""
         ...
@@ -199,13 +201,15 @@ def plan(
     now_us: int,
     why: str,
     erased: Mapping[int, Sequence[bytes]] | None = None,
+    begun_epoch: int | None = None,
 ) -> Plan:
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
-    ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`)."""
+    ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`). ``begun_epoch``: what the target says of one that goes on. Raises
+    ProtectData where Kafka's leader epochs have come to their end."""
     told = chain[-1].manifest
     check_whole(chain)
     known = [epoch for log in told.logs for epoch, _ in log.epochs] + [reader.leader_epoch for reader in readers]
-    epoch = max(known, default=0) + EPOCHS_LEFT_OUT
+    epoch = epoch_of_next_history(max(known, default=0)) if begun_epoch is None else begun_epoch
     wanted = [log.shard for log in told.logs if new_ids.get(log.shard, 0) > log.watermark]
     keys = _row_keys(told.datastore, epoch, told.shards, wanted)
     logs = {}

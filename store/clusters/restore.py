@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
+from store.backups.folder import Backup
 from store.backups.restore import LogReader, Plan
 from store.cells import ERASED_COLUMN, StoredCell, Triple
 from store.clusters.catching_up import wait_for_minions
@@ -68,17 +69,26 @@ class ClusterTarget:
         for cluster in self._clusters.values():
             cluster.close()
 
+    def begun_epoch(self, backup: Backup) -> int | None:
+        standing = (self._standing(cluster)[0] for cluster in self._clusters.values())
+        return next((mark.role.epoch for mark in standing if mark is not None and _is_of(mark, backup)), None)
+
     def begin(self, plan: Plan) -> None:
         for cluster in self._clusters.values():
             first = next(iter(cluster.servers.values()))
             self._held.enter_context(promotion_lock([first], cluster.name))
         found = {name: self._standing(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
-        begun = [mark.role.history_id for mark, _ in found.values() if mark is not None and _is_of(mark, plan) and mark.role.history_id]
+        begun = [mark.role.history_id for mark, _ in found.values() if mark is not None and _is_of(mark, plan.backup) and mark.role.history_id]
         history_id = begun[0] if begun else self._map.history_id
         self._map = self._map.of_history(History(history_id, plan.parent.history_id, plan.parent.origin_id or history_id))
         if all(mark is not None and mark.done for mark, _ in found.values()):
             raise ProtectData("nothing restored: every cluster was restored already, and a backup goes into empty storage only")
+        if other := next((mark for mark, _ in found.values() if mark is not None and _is_of(mark, plan.backup) and mark.role.epoch != plan.epoch), None):
+            raise ProtectData(
+                f"nothing restored: another run has begun to restore backup {other.backup} in leader epoch {other.role.epoch}, this one would "
+                f"in {plan.epoch}: run it again, and it goes on with that one"
+            )
         wanted = {name: self._checked(cluster, *found[name], plan) for name, cluster in self._clusters.items()}
         for name, cluster in self._clusters.items():
             mark, role = found[name]
@@ -107,7 +117,7 @@ class ClusterTarget:
             first, *minions = cluster.servers
             role = Role(cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions))
             return Mark(backup.name, backup.sha256, self._under(role, plan.epoch))
-        if mark is not None and mark.done and _is_of(mark, plan):
+        if mark is not None and mark.done and _is_of(mark, plan.backup):
             return mark
         wanted = Mark(backup.name, backup.sha256, self._under(mark.role if mark is not None else role, plan.epoch))
         restore = self._restore_into(cluster, wanted)
@@ -214,6 +224,6 @@ class _Reader:
         return self._engines[self._cluster_of[shard]].scan(shard, location, limit)
 
 
-def _is_of(mark: Mark, plan: Plan) -> bool:
+def _is_of(mark: Mark, backup: Backup) -> bool:
     """Whether the restore of this very backup was begun."""
-    return (mark.backup, mark.sha256) == (plan.backup.name, plan.backup.sha256)
+    return (mark.backup, mark.sha256) == (backup.name, backup.sha256)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from store.backups.folder import Backup
 from store.backups.restore import LogReader, Plan
 from store.backups.synced import sync_folder
 from store.body_codec import ERASED_BODY
@@ -52,6 +53,9 @@ class SqliteTarget:
         if self._file is not None:
             self._file.close()
         self._held.close()
+
+    def begun_epoch(self, backup: Backup) -> None:
+        del backup  # a restore that was killed starts over
 
     def begin(self, plan: Plan) -> None:
         if self._place.exists():

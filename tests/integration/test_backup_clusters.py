@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -39,6 +40,8 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 NOW_US = 1_800_000_000_000_000
+EPOCH = 1_000
+"""What these restores begin with, as those that go on: others draw theirs."""
 
 
 def servers_of(servers: list[MariaDB], name: str = "c1", semi_sync: bool = True) -> ClusterServers:
@@ -89,7 +92,7 @@ def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = No
     chain = folder.chain(backup)
     state = read_state(backup)
     erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
-    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased)
+    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased, EPOCH)
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Data
             assert store.put_new_cells([NewCell(erased, "LATER", 1, b"{}")])[0].outcome is Outcome.FAILED
             wait_until(lambda: all_shown(store), "a minion has all of it")
             assert logs(store) == logs(embedded)
-            assert {head.leader_epoch for head in store.heads().values()} == {1_000}
+            assert {head.leader_epoch for head in store.heads().values()} == {EPOCH}
             assert store.state.get("offsets/reports/trips/0") is not None
             assert store.state.get("groups/reports/leader") is None
             before = ends(store)
@@ -204,7 +207,7 @@ def test_an_empty_cluster_is_taken_and_a_writer_that_knew_it_as_it_was_is_refuse
     with opened(servers) as store:
         wait_until(lambda: all_shown(store), "a minion has all of it")
         assert logs(store) == logs(embedded)
-        assert {head.leader_epoch for head in store.heads().values()} == {1_000}
+        assert {head.leader_epoch for head in store.heads().values()} == {EPOCH}
         assert all(result.acknowledged for result in store.put_new_cells(rides(400, 20)))
 
 
@@ -217,6 +220,24 @@ KILLED = [
     "restore.before_open",
     "mysql.restore.before_open",
 ]
+
+
+def test_a_restore_that_goes_on_keeps_the_leader_epoch_that_it_began_with(embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path) -> None:
+    backup = backed_up(embedded, tmp_path)
+    made = planned(tmp_path, backup)
+    set_failpoint("restore.after_load", "raise")
+    with target_of(servers_of([empty_mariadb], semi_sync=False)) as target:
+        assert target.begun_epoch(backup) is None
+        with pytest.raises(FailpointReached):
+            restore(made, target)
+    for other in (EPOCH - 1, EPOCH + 1):  # of runs that looked before that one began
+        with target_of(servers_of([empty_mariadb], semi_sync=False)) as target, pytest.raises(ProtectData, match=f"leader epoch {EPOCH}, this one would in {other}"):
+            restore(replace(made, epoch=other), target)
+    with target_of(servers_of([empty_mariadb], semi_sync=False)) as target:
+        assert target.begun_epoch(backup) == EPOCH
+        restore(made, target)
+    with opened([empty_mariadb]) as store:
+        assert {head.leader_epoch for head in store.heads().values()} == {EPOCH}
 
 
 @pytest.mark.parametrize("failpoint", KILLED)
@@ -341,7 +362,7 @@ def test_ids_that_were_left_out_are_passed_by_every_scan_of_a_cluster(embedded: 
             for location in (end, end + 1, end + IDS_LEFT_OUT // 2, end + IDS_LEFT_OUT):
                 for limit in (1, 150, 5_000):
                     assert [cell.added_id for cell in store.engine.scan(shard, location, limit)] == [end + IDS_LEFT_OUT]
-            assert store.engine.leader_epochs(shard) == [(0, 0), (1_000, end)]
+            assert store.engine.leader_epochs(shard) == [(0, 0), (EPOCH, end)]
         result = store.put_cell(UUID(int=7), "BASE", 1, {"n": 7})
         assert result.shard is not None
         assert result.added_id == before[result.shard] + IDS_LEFT_OUT + 1

@@ -98,7 +98,7 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
     port = directory.kept_port(worker.name, "http", worker.port)
     with (
         open_datastore(directory, config) as datastore,
-        closing(open_coordinator(config.coordination, datastore.state)) as coordinator,
+        closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator,
         ExitStack() as background,
     ):
         if isinstance(datastore.engine, ClusteredEngine):
@@ -145,7 +145,7 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
     def started(kafka: int, registry: int) -> None:
         directory.say_ready(gateway.name, {"kafka": kafka, "registry": registry})
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         _register_schemas(directory, config, datastore)
         run_gateway(datastore, coordinator, settings, stop, started)
 
@@ -156,7 +156,7 @@ def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, na
     from bridge.triggers.worker import run_trigger_worker
 
     program = load_program(triggers.app, trigger_settings(directory, triggers))
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         ready()
         run_trigger_worker(program, datastore, coordinator, name, stop, lease_s=triggers.lease_s, threads=triggers.threads)
 
@@ -164,7 +164,7 @@ def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, na
 def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, name: str, stop: threading.Event) -> None:
     from bridge.indexes.worker import IndexWorker
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         directory.say_ready(name, {})
         IndexWorker(datastore, coordinator, name, lease_s=workers.lease_s).run(stop)
 
@@ -172,7 +172,7 @@ def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, n
 def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
     from bridge.export.worker import run_exporter
 
-    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+    with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         _register_schemas(directory, config, datastore)
         directory.say_ready(name, {})
         # Of several instances over one storage each has a process of this name: the run directory tells them apart.

@@ -42,6 +42,7 @@ from store.errors import (
     Unavailable,
 )
 from store.failpoints import declare, failpoint
+from store.histories import History
 from store.indexes.erased import take_out
 from store.indexes.query import Indexes
 from store.indexes.request import Filter, IndexPage, QueryOptions
@@ -87,6 +88,10 @@ class Datastore:
     @property
     def shards(self) -> int:
         return self.engine.shards
+
+    def history(self) -> History:
+        """Whose cells these are, and of which history they are restored (:mod:`store.histories`)."""
+        return self.engine.history
 
     @property
     def history_id(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.in_store import StoreCoordinator
 from store.engines.contract import StateTable
 from store.engines.contract_values import StateEntry
 from store.errors import InvalidRequest, StorageUnavailable
+from store.histories import NO_HISTORY, History
 
 IN_STORE = "store"
 
@@ -24,15 +25,15 @@ def check_coordination(url: str) -> None:
     parse_zookeeper_url(url)
 
 
-def open_coordinator(url: str, state: StateTable) -> Coordinator:
-    """The coordinator; to be closed. Does not wait for a ZooKeeper: its calls do, each for its time-out. Raises InvalidRequest."""
+def open_coordinator(url: str, state: StateTable, history: Callable[[], History] = lambda: NO_HISTORY) -> Coordinator:
+    """The datastore's coordinator; to be closed. Does not wait for a ZooKeeper: its calls do, each for its time-out. Raises InvalidRequest."""
     check_coordination(url)
     if url == IN_STORE:
         return StoreCoordinator(state)
     from bridge.coordination.zookeeper import ZooKeeperCoordinator  # kazoo is loaded by those who use it
     from bridge.coordination.zookeeper_url import parse_zookeeper_url
 
-    return ZooKeeperCoordinator(parse_zookeeper_url(url), state)
+    return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
 
 
 def open_offsets_elsewhere(url: str) -> Offsets | None:

@@ -42,6 +42,7 @@ from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.background import SupervisedThread
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.histories import NO_HISTORY, History
 
 _log = logging.getLogger("cellfeed.coordination")
 _encode = msgspec.json.encode
@@ -81,8 +82,16 @@ class _Lease:
 class ZooKeeperCoordinator(ZooKeeperOffsets):
     """:class:`bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this process's, in seconds, and measures leases only against itself."""
 
-    def __init__(self, address: ZooKeeperAddress, state: StateTable, *, clock: Callable[[], float] = time.monotonic, connect: Connect = Connection) -> None:
-        super().__init__(address, state, connect=connect)
+    def __init__(
+        self,
+        address: ZooKeeperAddress,
+        state: StateTable,
+        history: Callable[[], History] = lambda: NO_HISTORY,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Connect = Connection,
+    ) -> None:
+        super().__init__(address, state, history, connect=connect)
         self._clock = clock
         self._lock = threading.Lock()
         self._connections: dict[float, ZooKeeperClient] = {}

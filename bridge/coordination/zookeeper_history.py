@@ -53,6 +53,7 @@ import msgspec
 from kazoo.protocol.states import ZnodeStat
 
 from bridge.coordination.zookeeper_client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper_owner import ChrootOwner
 from bridge.coordination.zookeeper_paths import Paths
 from store.engines.contract import StateTable
 from store.engines.contract_values import StateEntry
@@ -131,8 +132,9 @@ class _Witness:
 class ZooKeeperHistory:
     """See the module. May be used by any number of threads."""
 
-    def __init__(self, base: ZooKeeperClient, state: StateTable, paths: Paths) -> None:
+    def __init__(self, base: ZooKeeperClient, state: StateTable, paths: Paths, owner: ChrootOwner) -> None:
         self._base = base
+        self._owner = owner
         self._state = state
         self._paths = paths
         self._lock = threading.Lock()
@@ -167,7 +169,8 @@ class ZooKeeperHistory:
 
     def check(self) -> Era:
         """Compares now; declares a new era where ZooKeeper is not the one that the state table
-        knows. Raises Unavailable."""
+        knows. Raises Unavailable, ProtectData in another datastore's chroot."""
+        self._owner.check()
         for _ in range(_TRIES_MAX):
             connection = self._base.connections_made
             known = self._known()

@@ -36,11 +36,13 @@ from bridge.coordination.zookeeper_births import Births
 from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
 from bridge.coordination.zookeeper_connection import Connection
 from bridge.coordination.zookeeper_history import ZooKeeperHistory
+from bridge.coordination.zookeeper_owner import ChrootOwner
 from bridge.coordination.zookeeper_paths import Paths, birth_of, quoted, unquoted, version_of
 from bridge.coordination.zookeeper_url import ZooKeeperAddress
 from store.engines.contract import StateTable
 from store.errors import CellfeedError, DataDamaged, InvalidRequest, OutcomeUnknown, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
+from store.histories import NO_HISTORY, History
 
 declare("zookeeper.entries_decided", "zookeeper.entries_written")
 
@@ -71,13 +73,15 @@ class ZooKeeperOffsets:
 
     keeps_in_store = False
 
-    def __init__(self, address: ZooKeeperAddress, state: StateTable, *, connect: Connect = Connection) -> None:
+    def __init__(
+        self, address: ZooKeeperAddress, state: StateTable, history: Callable[[], History] = lambda: NO_HISTORY, *, connect: Connect = Connection
+    ) -> None:
         self._address = address
         self._connect = connect
         self._state = state
         self._paths = Paths(address.chroot)
         self._base = connect(address, _BASE_SESSION_S)
-        self._history = ZooKeeperHistory(self._base, state, self._paths)
+        self._history = ZooKeeperHistory(self._base, state, self._paths, ChrootOwner(self._base, self._paths, history))
         self._births = Births(self._base, state, self._paths, self._history)
         self._known: set[str] = set()
         """Paths of offsets that exist as far as this process knows; one that was deleted since is noticed when it is written."""

@@ -4,6 +4,7 @@
     /cellfeed/details/<group>/<topic>/<partition>       {"leader_epoch", "metadata"} of an offset, where it has any; of the transaction that wrote the offset,
                                                         so an offset set by hand has none
     /cellfeed/era, /cellfeed/eras/…, /cellfeed/witnesses/…      whether this is the ZooKeeper that the datastore knows, see ``zookeeper_history.py``
+    /cellfeed/history                                   whose all of this is, see ``zookeeper_owner.py``
     /cellfeed/groups/<group>                            the group's birth, decimal text, see ``zookeeper_births.py``
     /cellfeed/groups/<group>/<birth>/epoch              empty; its version is the last epoch given out
                             …/members/<member>@<epoch>  ephemeral: a live session; empty, or {"renews": epoch} behind an earlier one
@@ -59,6 +60,14 @@ class Paths:
     def __init__(self, chroot: str) -> None:
         self.consumers = f"{chroot}/consumers"
         self._own = f"{chroot}/cellfeed"
+
+    @property
+    def own(self) -> str:
+        return self._own
+
+    @property
+    def history(self) -> str:
+        return f"{self._own}/history"
 
     @property
     def era(self) -> str:

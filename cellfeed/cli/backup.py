@@ -59,7 +59,7 @@ def create_backup(
     below = folder.get(None if onto == LATEST else onto, checked.datastore.name) if onto is not None else None
     with (
         storage.open_datastore(checked, RunDir(run_dir).path) as opened,
-        closing(open_coordinator(checked.coordination, opened.state)) as coordinator,
+        closing(open_coordinator(checked.coordination, opened.state, opened.history)) as coordinator,
         progress_bar() as bar,
     ):
         task = bar.add_task("backing up (cells)", total=None)

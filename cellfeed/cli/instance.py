@@ -81,6 +81,6 @@ def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
     config = config_of(run_dir, file)
     with (
         storage.open_datastore(config, RunDir(run_dir).path) as datastore,
-        closing(open_coordinator(config.coordination, datastore.state)) as coordinator,
+        closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator,
     ):
         yield Opened(config, datastore, coordinator)

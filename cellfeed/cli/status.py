@@ -120,7 +120,7 @@ def _told(directory: RunDir, config: Config) -> _Told:
         [{"name": name, "kind": kinds.get(name), "reason": reason} for name, reason in directory.missing().items()],
     )
     try:
-        with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state)) as coordinator:
+        with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
             told.clusters = clusters_status(datastore)
             told.heads = dict(sorted(datastore.heads().items()))
             told.erasures = datastore.unended_erasures.all()

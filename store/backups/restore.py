@@ -5,9 +5,9 @@
     nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
     somebody has, or may have (``new_ids``)             far above all of them. The ids between are given to nobody
 
-and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`store.backups.epochs`): those that a
-promotion may have raised after the backup was taken, or another restore of it, are not used a second time. The new epoch begins at the watermark, so a Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its
-log was cut off.
+and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`store.backups.epochs`): those that
+a promotion may have raised after the backup was taken, or another restore of it, are not used a second time. The new epoch begins at the watermark, so a
+Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its log was cut off.
 
 **How a log shows ids that are left out.** The first new id is that of a cell, column ``RESTORED``, which says which ids were lost, when and why. It is written
 with the counters in one transaction: so at every moment the watermark lies at the end of the backup or behind that cell, never between; there is always a

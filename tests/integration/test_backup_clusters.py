@@ -87,12 +87,12 @@ def backed_up(store: Datastore, directory: Path) -> Backup:
     return create(BackupFolder(directory / "backups"), Source(store.engine, belongs))
 
 
-def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = None) -> Plan:
+def planned(directory: Path, backup: Backup, new_ids: dict[int, int] | None = None, epoch: int = EPOCH) -> Plan:
     folder = BackupFolder(directory / "backups")
     chain = folder.chain(backup)
     state = read_state(backup)
     erased = to_erase(chain, state, told_of(Register(folder.path), backup, folder.later(backup)))
-    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased, EPOCH)
+    return plan(chain, restored(state, NOW_US), [], new_ids or {}, NOW_US, "a test", erased, epoch)
 
 
 def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Datastore, servers: list[MariaDB], tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(embedded: Data
             again = backed_up(store, tmp_path / "again")
             assert again.manifest.cells == 402
             with SqliteTarget(tmp_path / "back" / DATASTORE, DATASTORE, SHARDS) as embedded_target:
-                restore(planned(tmp_path / "again", again), embedded_target)
+                restore(planned(tmp_path / "again", again, epoch=2 * EPOCH), embedded_target)
             with Datastore.open_embedded(tmp_path / "back", DATASTORE, SHARDS) as back:
                 assert logs(back) == logs(store)
         with target_of(servers_of(servers)) as target, pytest.raises(ProtectData, match="every cluster was restored already"):
@@ -231,7 +231,10 @@ def test_a_restore_that_goes_on_keeps_the_leader_epoch_that_it_began_with(embedd
         with pytest.raises(FailpointReached):
             restore(made, target)
     for other in (EPOCH - 1, EPOCH + 1):  # of runs that looked before that one began
-        with target_of(servers_of([empty_mariadb], semi_sync=False)) as target, pytest.raises(ProtectData, match=f"leader epoch {EPOCH}, this one would in {other}"):
+        with (
+            target_of(servers_of([empty_mariadb], semi_sync=False)) as target,
+            pytest.raises(ProtectData, match=f"leader epoch {EPOCH}, this one would in {other}"),
+        ):
             restore(replace(made, epoch=other), target)
     with target_of(servers_of([empty_mariadb], semi_sync=False)) as target:
         assert target.begun_epoch(backup) == EPOCH

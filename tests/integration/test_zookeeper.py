@@ -30,7 +30,8 @@ from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, write
 from cellfeed.processes import open_datastore
 from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
-from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, Refused, StaleWriter, Unavailable
+from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, ProtectData, Refused, StaleWriter, Unavailable
+from store.histories import NO_HISTORY, History, new_history
 from tests.services import local_zookeeper
 from tests.services.free_ports import free_port
 from tests.services.local_zookeeper import ZooKeeper
@@ -102,6 +103,33 @@ def test_what_was_claimed_before_the_group_was_wiped_is_void(coordinator: ZooKee
     assert coordinator.claim(new, "trips", [0])[0].token > claim.token
     with pytest.raises(StaleWriter):
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(1)}, claims=[claim])
+
+
+def test_a_chroot_is_of_one_history_and_of_the_first_restore_of_it(zookeeper_server: ZooKeeper, chroot: str, tmp_path: Path) -> None:
+    """Stores of one name: staging's in production's configuration, and one backup that was restored twice."""
+    first = new_history()
+    one, other, foreign = new_history(first), new_history(first), new_history()
+    url = f"{zookeeper_server.url}{chroot}"
+
+    def joins(name: str, history: History) -> None:
+        with Datastore.open_embedded(tmp_path / name, "trips", 4) as store, closing(open_coordinator(url, store.state, lambda: history)) as coordinator:
+            coordinator.join("billing", name, 10)
+
+    def is_refused(name: str, history: History, owner: History) -> None:
+        with pytest.raises(ProtectData) as refused:
+            joins(name, history)
+        assert owner.history_id in str(refused.value)
+        assert history.history_id in str(refused.value)
+        assert "chroot of its own" in str(refused.value)
+
+    joins("first", NO_HISTORY)  # from before there were histories
+    joins("first", first)  # adopts it, once
+    joins("first", first)
+    is_refused("foreign", foreign, first)
+    joins("one", one)
+    is_refused("other", other, one)
+    is_refused("first", first, one)
+    joins("one", one)
 
 
 def test_entries_need_a_claim(coordinator: ZooKeeperCoordinator) -> None:

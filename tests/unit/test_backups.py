@@ -22,8 +22,8 @@ from bridge.gateway.topics import make_topic
 from bridge.triggers.parked import ParkedCell, ParkedCells
 from store.backups.check import dictionaries_known, read_state, verify
 from store.backups.create import Source, create
-from store.backups.erasures import to_erase, told_of
 from store.backups.epochs import EPOCHS_LEFT_OUT
+from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
 from store.backups.manifest import Reader, encode_manifest
 from store.backups.marker import MANIFEST

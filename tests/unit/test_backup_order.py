@@ -53,7 +53,7 @@ def without_history(folder: BackupFolder, backup: Backup) -> Backup:
 
 
 def restored_into(directory: Path, folder: BackupFolder, backup: Backup) -> Datastore:
-    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test")
+    made = plan(folder.chain(backup), restored(read_state(backup), NOW_US), [], {}, NOW_US, "a test", begun_epoch=1_000)  # an earlier version drew none
     with SqliteTarget(directory / "trips", "trips", SHARDS) as target:
         restore(made, target)
     return Datastore.open_embedded(directory, "trips", SHARDS)

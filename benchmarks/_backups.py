@@ -12,18 +12,18 @@ from pathlib import Path
 
 from benchmarks.put_http import taxi_cells
 from bridge.backups.kept_state import belongs
-from store import json_body
 from store.backups.create import Source, create
 from store.backups.folder import Backup, BackupFolder
-from store.clusters.engine import ClusteredEngine
-from store.clusters.init import init_cluster
-from store.clusters.shard_map import even_map
-from store.clusters.storage import ClusterServers
+from store.cells import canonical_json
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.create import init_cluster
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import SAMPLES_MIN, SAMPLES_WANTED, Sample, train
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.errors import Unavailable
 from tests.services.local_mariadb import MariaDB
 
@@ -108,7 +108,7 @@ def _address(server: MariaDB) -> list[str]:
 def _fill(store: Datastore, cells: int) -> None:
     trips = taxi_cells(cells)
     if cells >= SAMPLES_MIN:
-        samples = [Sample(row_key.bytes, json_body.canonical(body)) for row_key, _, _, body in trips[:SAMPLES_WANTED]]
+        samples = [Sample(row_key.bytes, canonical_json.canonical(body)) for row_key, _, _, body in trips[:SAMPLES_WANTED]]
         publish(store.engine.dictionaries, train("BASE", samples).dictionary, 0)
     for start in range(0, cells, BATCH):
         store.put_cells(trips[start : start + BATCH])

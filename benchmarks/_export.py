@@ -18,8 +18,8 @@ from bridge.export.declaration import Export
 from bridge.export.export_group import ExportGroup
 from bridge.export.topics import wanted_settings
 from bridge.export.worker import run_exporter
-from cellfeed.config import load_config
-from cellfeed.storage import open_datastore
+from cellfeed.assembly.storage import open_datastore
+from cellfeed.config.model import load_config
 from store.datastore import Datastore
 
 TOPIC = "trips"

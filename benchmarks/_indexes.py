@@ -15,10 +15,10 @@ from benchmarks._mariadb import mariadb
 from benchmarks._processes import Process
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.worker import IndexWorker
-from store.cells import new_cell
+from store.cells.cell import new_cell
 from store.datastore import Datastore
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.indexes.definition import parse_definition
 from store.indexes.version import IndexVersion
 from tests.services.waiting import wait_until

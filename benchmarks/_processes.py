@@ -114,7 +114,7 @@ def _run(body: Body, connection: Connection, stop: Event, settings: dict[str, An
 
 def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     from store.datastore import Datastore
-    from store.server.worker import run_worker
+    from store.http.server.worker import run_worker
 
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         run_worker(datastore, stop=stop, on_started=connection.send)

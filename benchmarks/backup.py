@@ -17,7 +17,7 @@ from benchmarks._backups import backed_up, clustered, dump, embedded, folder, me
 from benchmarks._mariadb import mariadb
 from store.backups.folder import Backup
 from store.datastore import Datastore
-from store.engines.sqlite_open import CELLS_FILE
+from store.engines.sqlite.open import CELLS_FILE
 
 CELLS = 100_000
 RUNS = 5

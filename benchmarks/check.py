@@ -16,14 +16,14 @@ from pathlib import Path
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from store.checks.findings import Findings
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_integrity import check_node
-from store.engines.mysql_migrations import Layout
-from store.engines.sqlite_integrity import check_files
+from store.engines.contract.engine import Engine
+from store.engines.contract.findings import Findings
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.integrity import check_node
+from store.engines.mysql.migrations import Layout
+from store.engines.sqlite.integrity import check_files
 from store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
 
 SIZES = (20_000, 400_000)
@@ -80,7 +80,7 @@ def _mariadb(opened: ExitStack, cells: int) -> tuple[Callable[[], int], Callable
 def _fill(datastore: Datastore, cells: int) -> None:
     from uuid import NAMESPACE_URL, uuid5
 
-    from store.cells import new_cell
+    from store.cells.cell import new_cell
 
     trips = [body for *_, body in taxi_cells(min(cells, 50_000))]
     for start in range(0, cells, BATCH_CELLS_MAX):

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import Figure, Limit, at_most
 from benchmarks.put_http import taxi_cells
-from store import json_body
-from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_bodies, encode_with
-from store.dictionaries.known import know
+from store.cells import canonical_json
+from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_bodies, encode_with
+from store.cells.known_dictionaries import know
 from store.dictionaries.training import SAMPLES_WANTED, Sample, train
 
 TRIPS = 6_433
@@ -31,7 +31,7 @@ DECODE_US = at_most(0.8)
 
 def figures(runs: int = RUNS, trips: int = TRIPS) -> Iterator[Figure]:
     """Measures; see the module."""
-    samples = [Sample(row_key.bytes, json_body.canonical(body)) for row_key, _, _, body in taxi_cells(trips)]
+    samples = [Sample(row_key.bytes, canonical_json.canonical(body)) for row_key, _, _, body in taxi_cells(trips)]
     trained_on = min(SAMPLES_WANTED, 2 * trips // 3)
     started_s = time.process_time()
     dictionary = know(train("BASE", samples[:trained_on]).dictionary)

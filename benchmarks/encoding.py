@@ -34,10 +34,10 @@ from bridge.typed.typed_format import TypedFormat
 from bridge.typed.versions import Settings, Version, register
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
-from store import json_body
 from store.api import CellToPut
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from store.cells import canonical_json
+from store.cells.body_codec import encode_body
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
 
 CELLS = 5_000
@@ -81,7 +81,7 @@ def figures(runs: int = RUNS) -> Iterator[Figure]:
 
 
 def _typed(runs: int) -> Iterator[Figure]:
-    bodies = [json_body.canonical(cell.body) for cell in _trips()]
+    bodies = [canonical_json.canonical(cell.body) for cell in _trips()]
     cells = [StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, FIRST_US, b"") for n, (row_key, _, _, _) in enumerate(taxi_cells(CELLS))]
     keys = record_keys([cell.row_key for cell in cells])
     with TemporaryDirectory() as directory, Datastore.open_embedded(Path(directory), shards=1) as datastore:
@@ -128,7 +128,7 @@ def _typed_by_fastavro(version: Version, cells: list[StoredCell], bodies: list[b
 
 
 def _cells() -> tuple[list[StoredCell], list[bytes]]:
-    bodies = [json_body.canonical(body) for _, _, _, body in taxi_cells(CELLS)]
+    bodies = [canonical_json.canonical(body) for _, _, _, body in taxi_cells(CELLS)]
     row_keys = [row_key for row_key, _, _, _ in taxi_cells(CELLS)]
     moments = [FIRST_US + n // GROUP_CELLS * 2_345 for n in range(CELLS)]
     return [

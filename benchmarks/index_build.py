@@ -17,7 +17,7 @@ from benchmarks import Figure, at_least
 from benchmarks._indexes import DEFINITION, SHARDS, STORES, create, fill, index_workers, open_store, place_of, trip, wait_until_current
 from bridge.indexes.groups import BATCH_CELLS
 from store.datastore import Datastore
-from store.engines.index_contract import Entry
+from store.engines.contract.indexes import Entry
 from store.indexes.values import encoder
 from store.indexes.version import IndexVersion
 

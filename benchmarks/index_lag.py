@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from benchmarks import Figure, at_most
 from benchmarks._indexes import STORES, create, index_workers, open_store, place_of, trip, wait_until_current
 from store.datastore import Datastore
-from store.engines.index_contract import Encoded
+from store.engines.contract.indexes import Encoded
 from store.indexes.values import encoder
 from store.indexes.version import IndexVersion
 

@@ -19,12 +19,12 @@ from benchmarks._mariadb import mariadb
 from bridge.backups.kept_state import restored
 from store.backups.check import check_files, read_state
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_clusters import ClusterTarget
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import Target, plan
 from store.backups.restore import restore as restore_backup
-from store.clusters.restore import ClusterTarget
-from store.clusters.shard_map import even_map
-from store.engines.sqlite_open import CELLS_FILE
-from store.engines.sqlite_restore import SqliteTarget
+from store.clusters.model.shard_map import even_map
+from store.engines.sqlite.open import CELLS_FILE
 from tests.services import local_mariadb
 
 CELLS = 100_000

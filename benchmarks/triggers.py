@@ -40,12 +40,12 @@ from benchmarks.put_to_consumer import Passage, passage_figures, put_evenly
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper import SESSION_PER_LEASE
+from bridge.coordination.zookeeper.coordinator import SESSION_PER_LEASE
 from bridge.triggers.program import Trigger, trigger
 from bridge.triggers.worker import run_trigger_worker
-from store.cells import Cell
-from store.client import Client
+from store.cells.cell import Cell
 from store.datastore import Datastore
+from store.http.client import Client
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 

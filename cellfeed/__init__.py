@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from bridge.triggers.program import trigger
     from bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
-    from store.cells import Cell
-    from store.client import Client
+    from store.cells.cell import Cell
+    from store.http.client import Client
 
 __version__ = "0.1.0"
 __all__ = ["Cell", "Client", "ProcessEnded", "RetryPolicy", "TimedOut", "__version__", "connect", "trigger"]
 
 _HOMES: Final = {
-    "Cell": "store.cells",
-    "Client": "store.client",
+    "Cell": "store.cells.cell",
+    "Client": "store.http.client",
     "ProcessEnded": "bridge.triggers.retry",
     "RetryPolicy": "bridge.triggers.retry",
     "TimedOut": "bridge.triggers.retry",
@@ -31,7 +31,7 @@ _HOMES: Final = {
 
 def connect(urls: str | list[str] = "http://127.0.0.1:7420", datastore: str = "trips", *, timeout_s: float = 20.0) -> Client:
     """A client of a datastore's HTTP workers; with several urls it goes on when one of them is away."""
-    from store.client import Client
+    from store.http.client import Client
 
     return Client([urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s)
 

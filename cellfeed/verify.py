@@ -19,11 +19,11 @@ from bridge.events.messages import cell_of_message
 from consumers.warehouse.loader import end_offsets
 from consumers.warehouse.table import WarehouseTable
 from store.api import CellStore
-from store.cells import ERASED_JSON
-from store.digest import ShardDigest
+from store.cells.cell import ERASED_JSON
+from store.cells.digest import ShardDigest
+from store.cells.log_gaps import GapCheck, named_damage
 from store.errors import DataDamaged, Unavailable
 from store.limits import SCAN_CELLS_MAX
-from store.log_gaps import GapCheck, named_damage
 
 SILENCE_MAX_S: Final = 30.0
 """How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""

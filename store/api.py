@@ -1,4 +1,4 @@
-"""The calls of a datastore: the same in process (:class:`store.datastore.Datastore`) and over HTTP (:class:`store.client.Client`).
+"""The calls of a datastore: the same in process (:class:`store.datastore.Datastore`) and over HTTP (:class:`store.http.client.Client`).
 
 One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's "Designing Schemaless" (2016): ``put_cell``,
 ``get_cell``, ``get_cell_latest``, ``get_cells_for_shard``.
@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from store.cells import Cell, PutResult
-from store.engines.contract_values import Head, Replica
+from store.cells.cell import Cell, PutResult
+from store.engines.contract.values import Head, Replica
 
 RowKey = UUID | str
 Location = int | datetime
@@ -59,7 +59,7 @@ class ErasedRow:
 
 
 class CellStore(Protocol):
-    """What :class:`~store.datastore.Datastore` and :class:`~store.client.Client` both are."""
+    """What :class:`~store.datastore.Datastore` and :class:`~store.http.client.Client` both are."""
 
     @property
     def name(self) -> str:

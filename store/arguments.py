@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from store.api import Location
-from store.engines.contract_values import Replica
+from store.engines.contract.values import Replica
 from store.errors import InvalidLocation, InvalidRequest
 from store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 

@@ -12,8 +12,8 @@ from uuid import UUID
 from store import forks
 from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
 from store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
-from store.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
-from store.cells import (
+from store.cells.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
+from store.cells.cell import (
     Cell,
     NewCell,
     Outcome,
@@ -25,10 +25,16 @@ from store.cells import (
     microseconds,
     new_cell,
 )
+from store.cells.rows_page import RowsPage, with_page
+from store.cells.sharding import check_shard, shard_of
+from store.commit.per_cluster import Writers
+from store.commit.put_answers import PutAnswer, Then
+from store.commit.put_batches import put_in_batches
 from store.dictionaries.trainer import DictionaryTrainer
-from store.engines.contract import Engine, StateTable
-from store.engines.contract_values import Head, LocatedCell, Replica
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.engine import Engine, StateTable
+from store.engines.contract.read_bounds import Page, within_scan
+from store.engines.contract.values import Head, LocatedCell, Replica
+from store.engines.sqlite.engine import SqliteEngine
 from store.erasures import ErasureNotes
 from store.errors import (
     AnswerTooLarge,
@@ -48,13 +54,7 @@ from store.indexes.query import Indexes
 from store.indexes.request import Filter, IndexPage, QueryOptions
 from store.indexes.trimmed import IndexedTrim
 from store.limits import PUT_TIMEOUT_S, SCAN_DECODED_BYTES_MAX
-from store.put_answers import PutAnswer, Then
-from store.put_batches import put_in_batches
-from store.read_bounds import Page, within_scan
-from store.rows_page import RowsPage, with_page
-from store.sharding import check_shard, shard_of
 from store.wakeups import Poker
-from store.writers import Writers
 
 declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
 
@@ -125,7 +125,7 @@ class Datastore:
         return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues checked cells for the next group commit without waiting; see :meth:`store.writers.Writers.submit`."""
+        """Queues checked cells for the next group commit without waiting; see :meth:`store.commit.per_cluster.Writers.submit`."""
         return self._writers.submit(cells, then)
 
     def train_dictionaries(self) -> None:

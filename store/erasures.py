@@ -33,7 +33,7 @@ from uuid import UUID
 
 import msgspec
 
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import CellfeedError, DataDamaged
 from store.failpoints import declare, failpoint
 

@@ -19,7 +19,7 @@ import msgspec
 
 from store import forks
 from store.background import SupervisedThread
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import CellfeedError, Unavailable
 
 NEW_CELLS: Final = b"!"

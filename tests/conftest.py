@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, core, settings
 
+from store.cells import known_dictionaries
 from store.datastore import Datastore
-from store.dictionaries import known
 from store.failpoints import clear_failpoints
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
@@ -69,13 +69,13 @@ def _no_failpoints_left() -> Iterator[None]:
 def _no_stores_left() -> Iterator[None]:
     """A store that a test has left open is not asked for dictionaries by the tests of the next module: its server may be gone by then."""
     yield
-    known._sources.clear()
+    known_dictionaries._sources.clear()
 
 
 @pytest.fixture
 def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only stores that the test itself opens are asked for dictionaries: what an earlier test has left open may have them too, or not answer."""
-    monkeypatch.setattr(known, "_sources", [])
+    monkeypatch.setattr(known_dictionaries, "_sources", [])
 
 
 @pytest.fixture(scope="session")

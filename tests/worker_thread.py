@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from store.datastore import Datastore
-from store.server.worker import run_worker
+from store.http.server.worker import run_worker
 
 START_TIMEOUT_S = 30.0
 

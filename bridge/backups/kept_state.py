@@ -25,9 +25,9 @@ from typing import Final
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from bridge.triggers.control import EXPORTS, PREFIX
-from bridge.triggers.parked import is_of_rows
-from store.engines.contract_values import StateEntry
+from bridge.groups.control import EXPORTS, PREFIX
+from bridge.triggers.parked.cells import is_of_rows
+from store.engines.contract.values import StateEntry
 from store.indexes.catalog import INDEXES, restored_index
 from store.indexes.version import index_group
 

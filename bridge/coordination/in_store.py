@@ -33,8 +33,8 @@ import msgspec
 
 from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from bridge.coordination.watched_leases import Lease, WatchedLeases
-from store.engines.contract import StateTable
-from store.engines.contract_values import StateEntry
+from store.engines.contract.engine import StateTable
+from store.engines.contract.values import StateEntry
 from store.errors import StaleWriter
 
 _encode = msgspec.json.encode
@@ -60,7 +60,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class StoreCoordinator:
-    """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.StateTable`. ``clock`` is this process's, in seconds, and never
+    """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.engine.StateTable`. ``clock`` is this process's, in seconds, and never
     steps."""
 
     keeps_in_store = True

@@ -18,8 +18,8 @@ from contextlib import suppress
 
 import msgspec
 
-from bridge.coordination.zookeeper_client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper_paths import Paths
+from bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper.paths import Paths
 from store.errors import ProtectData
 from store.histories import History, refuse_other_history
 

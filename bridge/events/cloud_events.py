@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from bridge.events.formats import JsonFormat
-from store.cells import StoredCell, moment
+from store.cells.cell import StoredCell, moment
 
 CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
 """The record header that the Kafka binding asks for in structured mode."""

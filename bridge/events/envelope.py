@@ -18,9 +18,9 @@ import msgspec
 from bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
 from bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY
 from bridge.events.varints import read_varint, varint
-from store.cells import ERASED_JSON, StoredCell, check_column_name, microseconds
+from store.cells.canonical_json import canonical_from_json
+from store.cells.cell import ERASED_JSON, StoredCell, check_column_name, microseconds
 from store.errors import CellfeedError, DataDamaged
-from store.json_body import canonical_from_json
 from store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
 
 __all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_envelope", "decode_record"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bridge.events.formats import EventFormat
 from bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY, Headers
-from store.cells import ERASED_JSON, StoredCell
+from store.cells.cell import ERASED_JSON, StoredCell
 
 
 def encode_values(

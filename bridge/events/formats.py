@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, Self
 
 from bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
-from store.cells import StoredCell, moment
+from store.cells.cell import StoredCell, moment
 
 WIRE_HEAD: Final = struct.Struct(">bI")
 """Confluent's wire format: magic byte 0, schema id."""

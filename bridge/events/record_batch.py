@@ -22,8 +22,8 @@ from bridge.events.formats import EventFormat
 from bridge.events.record_headers import CONTENT_TYPE, Headers
 from bridge.events.record_keys import record_keys
 from bridge.events.varints import SMALL, VARINTS, read_varint, varint
-from store.body_codec import decode_bodies
-from store.cells import StoredCell
+from store.cells.body_codec import decode_bodies
+from store.cells.cell import StoredCell
 from store.errors import DataDamaged
 
 # base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first timestamp, last timestamp, producer id, producer epoch,

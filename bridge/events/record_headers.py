@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from store.cells import StoredCell
+from store.cells.cell import StoredCell
 from store.errors import DataDamaged
 from store.limits import ADDED_ID_MAX
 

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, unquote
 
 from bridge.events.registry import OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
 from store.errors import CellfeedError, InvalidRequest
-from store.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
+from store.http.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 

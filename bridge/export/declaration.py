@@ -11,7 +11,7 @@ from msgspec import Meta
 from bridge.events.named_formats import ViewFormatName
 from bridge.events.views import Condition, View
 from bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
-from bridge.triggers.control import EXPORTS
+from bridge.groups.control import EXPORTS
 from store.errors import InvalidRequest
 
 _OURS: Final = frozenset(

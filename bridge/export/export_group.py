@@ -22,23 +22,23 @@ from confluent_kafka import KafkaException
 from bridge.coordination.contract import Claim, Coordinator, Session
 from bridge.export.batches import Throttle
 from bridge.export.declaration import Export
+from bridge.export.export_terms import settle, settled
 from bridge.export.kafka_clients import admin_of
 from bridge.export.kafka_errors import error_of, words
 from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
 from bridge.export.records import RecordEncoder
 from bridge.export.schema_ids import schema_id_for, typed_format
-from bridge.export.settled import settle, settled
 from bridge.export.taking_over import ExportContext, look_again
 from bridge.export.topics import ensure_topic
 from bridge.export.unit_run import UnitRun
-from bridge.triggers.control import Control, Hold, poke_of, tell_workers
-from bridge.triggers.division import Division
-from bridge.triggers.place import Progress
-from bridge.triggers.progress_records import ProgressTeller
-from bridge.triggers.standing import Standing
-from bridge.triggers.work_threads import WorkThreads
+from bridge.groups.control import Control, Hold, poke_of, tell_workers
+from bridge.groups.division import Division
+from bridge.groups.membership import Standing
+from bridge.groups.work_threads import WorkThreads
+from bridge.triggers.operate.progress_records import ProgressTeller
+from bridge.triggers.shard.position import Progress
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
 
 _log: Final = logging.getLogger("cellfeed.export")

@@ -27,13 +27,13 @@ from confluent_kafka import KafkaException
 
 from bridge.coordination.contract import Claim, Coordinator
 from bridge.export.declaration import Export
+from bridge.export.export_terms import Settled, settled, settled_key
 from bridge.export.kafka_errors import error_of, words
-from bridge.export.settled import Settled, settled, settled_key
 from bridge.export.unit_producer import UnitProducer
-from bridge.triggers.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
-from bridge.triggers.history import Deed, Operator, entry
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.standing import LeaseKeeper, Standing
+from bridge.groups.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
+from bridge.groups.history import Deed, Operator, entry
+from bridge.groups.membership import LeaseKeeper, Standing
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from store.errors import CellfeedError, NotFound, Refused, Unavailable
 from store.failpoints import declare, failpoint

@@ -21,10 +21,10 @@ from bridge.events.record_keys import record_keys
 from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
 from bridge.export.limits import RECORD_OVERHEAD_BYTES
-from bridge.triggers.parked import ParkedCell
+from bridge.triggers.parked.cells import ParkedCell
 from bridge.typed.typed_format import TypedFormat
-from store.cells import StoredCell
-from store.sharding import row_key_text
+from store.cells.cell import StoredCell
+from store.cells.sharding import row_key_text
 
 CLAIM_CHECK: Final = "claim_check"
 """Header of a record that only tells where its cell is; its value is the cell's size in bytes of canonical JSON."""

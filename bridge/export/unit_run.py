@@ -37,9 +37,9 @@ from bridge.export.pace import Pace
 from bridge.export.resume import metadata_of
 from bridge.export.taking_over import ExportContext, TakenOver, take_over
 from bridge.export.unit_producer import UnitProducer
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.place import Progress
-from store.engines.contract_values import Head
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.shard.position import Progress
+from store.engines.contract.values import Head
 from store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
 from store.failpoints import declare, failpoint
 

@@ -24,18 +24,18 @@ from bridge.events.messages import header_values
 from bridge.events.record_headers import LeaderEpochs, added_id_of
 from bridge.events.views import ViewReader
 from bridge.export.declaration import Export
+from bridge.export.export_terms import settled
 from bridge.export.kafka_clients import consumer_of
 from bridge.export.limits import METADATA_S, TAIL_READ_S
 from bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
 from bridge.export.schema_ids import schema_id_for, typed_format
-from bridge.export.settled import settled
-from bridge.triggers.parked import ParkedCells
-from store.body_codec import is_erased
-from store.cells import ERASED_COLUMN, ERASED_JSON, StoredCell
+from bridge.triggers.parked.cells import ParkedCells
+from store.cells.body_codec import is_erased
+from store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell
+from store.cells.digest import ShardDigest
+from store.cells.sharding import row_key_text
 from store.datastore import Datastore
-from store.digest import ShardDigest
 from store.errors import NotFound, Unavailable
-from store.sharding import row_key_text
 
 _RECORDS_AT_A_TIME: Final = 2_000
 _WAIT_S: Final = 0.5

@@ -14,11 +14,11 @@ from bridge.coordination.contract import Coordinator
 from bridge.export.declaration import Export
 from bridge.export.export_group import ExportGroup
 from bridge.export.limits import DRAIN_S, LOOK_GAP_S, POLL_INTERVAL_S
-from bridge.triggers.shares import drain, join
-from bridge.triggers.standing import LeaseKeeper
-from store.collector import collect_seldom
+from bridge.groups.join_and_drain import drain, join
+from bridge.groups.membership import LeaseKeeper
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
+from store.gc_tuning import collect_seldom
 from store.limits import ADDED_ID_MAX
 from store.wakeups import Listener
 

@@ -15,13 +15,9 @@ import struct
 import time
 from typing import Any, Final
 
-from bridge.gateway import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
-from bridge.gateway.apis import APIS, FLEXIBLE_FROM
-from bridge.gateway.authentication import Authentication
+from bridge.gateway.apis import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
+from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.frame_check import MalformedFrame
-from bridge.gateway.large_frames import LargeFrames, read_frame
-from bridge.gateway.limited_warnings import LimitedWarnings
 from bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     AUTHENTICATION_REQUESTS_MAX,
@@ -36,8 +32,12 @@ from bridge.gateway.limits import (
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_S,
 )
-from bridge.gateway.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
-from bridge.gateway.users import ANONYMOUS
+from bridge.gateway.security.authentication import Authentication
+from bridge.gateway.security.limited_warnings import LimitedWarnings
+from bridge.gateway.security.users import ANONYMOUS
+from bridge.gateway.wire.frame_check import MalformedFrame
+from bridge.gateway.wire.large_frames import LargeFrames, read_frame
+from bridge.gateway.wire.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(_log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S)

@@ -12,15 +12,15 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import Offsets
-from bridge.gateway.active_groups import ActiveGroups
-from bridge.gateway.blocks import Blocks
-from bridge.gateway.cluster import GatewayCluster
-from bridge.gateway.group_table import GroupTable
-from bridge.gateway.heads import LogHeads
-from bridge.gateway.newest import Newest
-from bridge.gateway.topics import Topic, Topics
-from bridge.gateway.users import Kind, Operation, Security
-from store.engines.contract import Engine
+from bridge.gateway.groups.active_groups import ActiveGroups
+from bridge.gateway.groups.cluster import GatewayCluster
+from bridge.gateway.groups.group_table import GroupTable
+from bridge.gateway.log.blocks import Blocks
+from bridge.gateway.log.heads import LogHeads
+from bridge.gateway.log.newest import Newest
+from bridge.gateway.security.users import Kind, Operation, Security
+from bridge.gateway.topics.topics import Topic, Topics
+from store.engines.contract.engine import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")

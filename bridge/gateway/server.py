@@ -25,17 +25,11 @@ from bridge.events.compression import CompressionName, compression_named
 from bridge.events.named_formats import event_format
 from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
-from bridge.gateway.active_groups import ActiveGroups
-from bridge.gateway.authentication import Authentication
-from bridge.gateway.block_files import BlockFiles
-from bridge.gateway.blocks import Blocks
-from bridge.gateway.cluster import GatewayCluster
 from bridge.gateway.connection import Connection
 from bridge.gateway.context import GatewayContext
-from bridge.gateway.declared_topics import VirtualTopic, check_topics
-from bridge.gateway.group_table import GroupTable
-from bridge.gateway.heads import LogHeads
-from bridge.gateway.large_frames import LargeFrames
+from bridge.gateway.groups.active_groups import ActiveGroups
+from bridge.gateway.groups.cluster import GatewayCluster
+from bridge.gateway.groups.group_table import GroupTable
 from bridge.gateway.limits import (
     AUTHENTICATION_TIMEOUT_S,
     BLOCKS_BYTES_MAX,
@@ -45,20 +39,26 @@ from bridge.gateway.limits import (
     POLL_INTERVAL_S,
     SECURITY_LOOK_S,
 )
-from bridge.gateway.listeners import Listener as GatewayListener
-from bridge.gateway.listeners import check_listener, is_loopback, subject_principal, tls_context
+from bridge.gateway.log.block_files import BlockFiles
+from bridge.gateway.log.blocks import Blocks
+from bridge.gateway.log.heads import LogHeads
+from bridge.gateway.log.newest import Newest
 from bridge.gateway.metrics import GatewayMetrics, with_metrics
-from bridge.gateway.newest import Newest
 from bridge.gateway.nodes import register
-from bridge.gateway.topics import Topics, legal_topic_name
-from bridge.gateway.typed_topics import TYPED_LOOK_S, TypedTopics
-from bridge.gateway.users import ANONYMOUS, read_security
+from bridge.gateway.security.authentication import Authentication
+from bridge.gateway.security.listeners import Listener as GatewayListener
+from bridge.gateway.security.listeners import check_listener, is_loopback, subject_principal, tls_context
+from bridge.gateway.security.users import ANONYMOUS, read_security
+from bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
+from bridge.gateway.topics.topics import Topics, legal_topic_name
+from bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
+from bridge.gateway.wire.large_frames import LargeFrames
 from bridge.typed.typed_format import TypedFormat
 from store.background import keep_running
-from store.collector import collect_seldom
 from store.datastore import Datastore
 from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
-from store.server.asgi import App
+from store.gc_tuning import collect_seldom
+from store.http.server.asgi import App
 from store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")

@@ -16,7 +16,7 @@ from typing import Final
 from bridge.coordination.contract import Offsets
 from bridge.triggers.program import Trigger
 from store.api import CellStore
-from store.cells import ERASED_COLUMN, StoredCell
+from store.cells.cell import ERASED_COLUMN, StoredCell
 from store.indexes.keeper import IndexKeeper
 from store.indexes.query import Positions
 from store.indexes.version import IndexVersion

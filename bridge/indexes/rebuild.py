@@ -9,7 +9,7 @@ from __future__ import annotations
 from bridge.coordination.contract import Coordinator
 from bridge.indexes.status import drop_versions
 from store.datastore import Datastore
-from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import InvalidRequest
 from store.failpoints import declare, failpoint
 from store.indexes.catalog import VersionRecord

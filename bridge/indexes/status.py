@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from bridge.coordination.contract import Coordinator
-from bridge.indexes.unfit import forget_unfit, unfit_values
-from bridge.triggers.control import group_prefix
-from bridge.triggers.lag import LagReader
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.start import forget_start
+from bridge.groups.control import group_prefix
+from bridge.groups.start import forget_start
+from bridge.indexes.rejected_values import forget_unfit, unfit_values
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 from store.failpoints import declare, failpoint

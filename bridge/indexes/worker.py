@@ -15,14 +15,14 @@ from typing import Final
 
 from bridge.coordination.contract import Coordinator
 from bridge.indexes.groups import Throttle, index_positions, index_trigger
-from bridge.indexes.unfit import UnfitCounter
-from bridge.triggers.parked import ParkedCells
+from bridge.indexes.rejected_values import UnfitCounter
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.worker import LEASE_S, run_trigger_worker
 from store.background import SupervisedThread
-from store.collector import collect_seldom
 from store.datastore import Datastore
-from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import CellfeedError
+from store.gc_tuning import collect_seldom
 from store.indexes.catalog import BUILDING, Catalog, VersionRecord
 from store.indexes.keeper import IndexKeeper
 from store.indexes.version import IndexVersion

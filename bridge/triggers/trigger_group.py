@@ -23,19 +23,19 @@ from functools import partial
 from typing import Final
 
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.control import Control, Hold, poke_of, tell_workers
-from bridge.triggers.deadlines import Deadlines
-from bridge.triggers.division import Division
-from bridge.triggers.foothold import changed_lineage, choices, lost_offsets, uses_footholds
-from bridge.triggers.parked import ParkedCells, due
+from bridge.groups.backoff import Waits
+from bridge.groups.control import Control, Hold, poke_of, tell_workers
+from bridge.groups.division import Division
+from bridge.groups.membership import Standing
+from bridge.groups.work_threads import WorkThreads
+from bridge.triggers.offsets.kept_offsets import changed_lineage, choices, lost_offsets, uses_footholds
+from bridge.triggers.operate.progress_records import ProgressTeller
+from bridge.triggers.parked.cells import ParkedCells, due
+from bridge.triggers.process_death.deadlines import Deadlines
 from bridge.triggers.program import Trigger
-from bridge.triggers.progress_records import ProgressTeller
-from bridge.triggers.shard_run import Progress, ShardRun
-from bridge.triggers.standing import Standing
-from bridge.triggers.sweep import Sweep
-from bridge.triggers.taking import Taking
-from bridge.triggers.waits import Waits
-from bridge.triggers.work_threads import WorkThreads
+from bridge.triggers.shard.run import Progress, ShardRun
+from bridge.triggers.shard.sweep import Sweep
+from bridge.triggers.shard.take_over import Taking
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
 from store.repeated_warnings import RepeatedWarning

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Final
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.deadlines import TIME_OUT_DRAIN_S, Deadlines
+from bridge.groups.join_and_drain import drain, join
+from bridge.groups.membership import LeaseKeeper
+from bridge.groups.work_threads import WorkThreads
+from bridge.triggers.process_death.deadlines import TIME_OUT_DRAIN_S, Deadlines
 from bridge.triggers.program import Trigger
-from bridge.triggers.shares import drain, join
-from bridge.triggers.standing import LeaseKeeper
 from bridge.triggers.trigger_group import TriggerGroup
-from bridge.triggers.work_threads import WorkThreads
 from store.datastore import Datastore
 from store.errors import CellfeedError, StaleWriter, Unavailable
 from store.limits import ADDED_ID_MAX

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bridge.coordination.contract import Coordinator
-from bridge.export.settled import settled
-from bridge.triggers.control import EXPORTS, PREFIX, by_group
-from bridge.triggers.foothold import last_known
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.start import settled_start
+from bridge.export.export_terms import settled
+from bridge.groups.control import EXPORTS, PREFIX, by_group
+from bridge.groups.start import settled_start
+from bridge.triggers.offsets.kept_offsets import last_known
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 
 

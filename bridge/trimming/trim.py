@@ -27,11 +27,11 @@ from typing import Final
 import msgspec
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.history import Operator
+from bridge.groups.history import Operator
 from bridge.trimming.needed import Need, needs
-from store.cells import moment
+from store.cells.cell import moment
 from store.datastore import Datastore
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData
 from store.indexes.trimmed import IndexedTrim
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from store.cells import check_column_name
+from store.cells.cell import check_column_name
 from store.errors import InvalidRequest
 
 COLUMNS_MAX: Final = 100

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bridge.events.varints import PAIRS, TAILS, VARINTS, varint
 from bridge.typed.body_schema import AvroType
-from bridge.typed.misfit import Misfit, kind_of
+from bridge.typed.mismatch import Misfit, kind_of
 
 Encode = Callable[[Any], bytes]
 

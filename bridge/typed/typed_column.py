@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import body_schema
-from bridge.typed.misfit import Misfit
+from bridge.typed.mismatch import Misfit
 from bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 
 
 class Typed(NamedTuple):

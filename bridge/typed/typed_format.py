@@ -14,7 +14,7 @@ from bridge.events.formats import WIRE_HEAD, AvroFormat, LeftOut
 from bridge.events.varints import varint
 from bridge.typed.typed_column import TypedColumn
 from bridge.typed.versions import Version
-from store.cells import StoredCell
+from store.cells.cell import StoredCell
 
 Unfit = tuple[StoredCell, str]
 """A cell whose body fits no version, and why."""

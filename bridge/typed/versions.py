@@ -27,7 +27,7 @@ from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.compatibility import breaks
 from bridge.typed.declaration import ColumnSchema, Compatibility, Policy
 from bridge.typed.schema_files import declared_schema
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import ProtectData, Unavailable
 from store.failpoints import declare, failpoint
 

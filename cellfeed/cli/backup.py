@@ -16,7 +16,7 @@ from rich.text import Text
 from bridge.backups.kept_state import belongs
 from bridge.backups.readers import group_readers
 from bridge.coordination.open import open_coordinator
-from cellfeed import storage
+from cellfeed.assembly import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir

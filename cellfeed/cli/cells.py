@@ -14,10 +14,10 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption
 from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json, progress_bar
 from cellfeed.loading.load import LoadReport, LoadSpec, load_file
 from cellfeed.loading.records import FileFormat, size_of
-from store import json_body
-from store.engines.contract_values import Replica
+from store.cells import canonical_json
+from store.cells.sharding import check_shard
+from store.engines.contract.values import Replica
 from store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
-from store.sharding import check_shard
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
 ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BASE.")]
@@ -35,7 +35,7 @@ def put(
 ) -> None:
     """Write one cell. The same cell again changes nothing; another body for it is a conflict."""
     text = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
-    parsed = json_body.parse(json_body.canonical_from_json(text))
+    parsed = canonical_json.parse(canonical_json.canonical_from_json(text))
     with client_of(run_dir, url, datastore) as client:
         result = client.put_cell(row_key, column, ref_key, parsed)
     if as_json:

@@ -34,8 +34,8 @@ def check(
     if backups is not None and not repair:
         raise InvalidRequest("--backups says where --repair takes copies from: give both, or none")
 
-    from cellfeed.checking import cells_to_check, check_indexes, check_storage, repair_storage
-    from store.checks.findings import Findings
+    from cellfeed.cli.checking import cells_to_check, check_indexes, check_storage, repair_storage
+    from store.engines.contract.findings import Findings
 
     settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
     with progress_bar() as bar:

@@ -12,16 +12,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cellfeed import storage
+from cellfeed.assembly import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
-from cellfeed.config import Config, load_config
+from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
-from store.cells import NewCell, Outcome
-from store.clusters.failover import cluster_role, promote
-from store.clusters.migrate import migrate_cluster
-from store.clusters.rejoin import NeverReplicated, clone, come_back, is_half_copied
-from store.clusters.storage import ClusterServers
+from store.cells.cell import NewCell, Outcome
+from store.clusters.model.servers import ClusterServers
+from store.clusters.operating.migrate import migrate_cluster
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import NeverReplicated, clone, come_back, is_half_copied
 from store.datastore import Datastore
 from store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 

@@ -11,10 +11,10 @@ import typer
 
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import console
-from cellfeed.config import check_config
-from cellfeed.ending import end_at_signals
+from cellfeed.config.model import check_config
+from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
-from cellfeed.supervisor import start_all, stop_all
+from cellfeed.signals import end_at_signals
 from store.errors import InvalidRequest
 
 

@@ -17,19 +17,19 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from rich.table import Table
 
-from cellfeed import storage
+from cellfeed.assembly import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
-from store.dictionaries.dictionary import ID_BYTES, Dictionary, from_line, to_line
+from store.cells.dictionary import ID_BYTES, Dictionary, from_line, to_line
 from store.dictionaries.log_sample import sample_of_log
 from store.dictionaries.recovery import Place
 from store.dictionaries.recovery import recover as recover_lost
 from store.dictionaries.retiring import retire as retire_dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import NotWorthIt, train
-from store.engines.dictionary_contract import Condition, KeptDictionary
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.dictionaries import Condition, KeptDictionary
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import DictionaryLost, InvalidRequest, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Dictionaries: what the bodies of a column have in common, stored once instead of with each.")

@@ -14,12 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bridge.export.declaration import Export
-from bridge.triggers.control import EXPORTS, when
-from bridge.triggers.lag import GroupLag, LagReader
+from bridge.groups.control import EXPORTS, when
+from bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.cli.triggers import lag_cells, shard_as_json, summary
-from cellfeed.config import Config
+from cellfeed.config.model import Config
 from store.errors import CellfeedError, NotFound
 
 if TYPE_CHECKING:

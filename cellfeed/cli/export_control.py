@@ -10,10 +10,10 @@ from confluent_kafka import KafkaException
 from rich.table import Table
 from rich.text import Text
 
-from bridge.triggers.control import EXPORTS, Control, when
-from bridge.triggers.history import operator
-from bridge.triggers.lag import LagReader
-from bridge.triggers.parked import ParkedCells
+from bridge.groups.control import EXPORTS, Control, when
+from bridge.groups.history import operator
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.export import NameArgument, app, chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar

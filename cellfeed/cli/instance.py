@@ -11,12 +11,12 @@ import typer
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
-from cellfeed import storage
-from cellfeed.config import Config, load_config
+from cellfeed.assembly import storage
+from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
-from store.client import Client
 from store.datastore import Datastore
 from store.errors import NotFound
+from store.http.client import Client
 
 DEFAULT_RUN_DIR = Path("run")
 

@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
+from cellfeed.assembly.processes import run_process
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config import load_config
-from cellfeed.ending import end_at_signals, raise_if_asked
-from cellfeed.processes import run_process
+from cellfeed.config.model import load_config
+from cellfeed.instance.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
 from cellfeed.run_dir import RunDir
-from cellfeed.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
+from cellfeed.signals import end_at_signals, raise_if_asked
 from store.errors import Unavailable
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the built-in embedded one when left out.")]

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bridge.gateway.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.slot_claims import why_stopped
-from bridge.triggers.foothold import acceptance, last_known, lost_offsets
-from bridge.triggers.history import Deed, entry, operator
-from bridge.triggers.locations import FORMS, offsets_by_shard, wanted_locations
-from bridge.triggers.reset import Reset
+from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from bridge.gateway.groups.slot_claims import why_stopped
+from bridge.groups.history import Deed, entry, operator
+from bridge.triggers.offsets.kept_offsets import acceptance, last_known, lost_offsets
+from bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
+from bridge.triggers.operate.reset import Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from store.errors import Refused

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.errors import CellfeedError
 
 PIPE_COLUMNS: Final = 1000

@@ -15,11 +15,11 @@ import typer
 from bridge.backups.kept_state import restored, trigger_groups
 from bridge.backups.readers import export_readers, group_readers, set_back
 from bridge.coordination.open import open_offsets_elsewhere
-from bridge.triggers.history import operator
-from cellfeed import storage
+from bridge.groups.history import operator
+from cellfeed.assembly import storage
 from cellfeed.cli.backup import BackupOption, FolderArgument
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from cellfeed.config import Config, load_config
+from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
 from consumers.warehouse.table import WarehouseTable
 from store.backups.check import check_files, dictionaries_known, read_state
@@ -29,9 +29,9 @@ from store.backups.manifest import Manifest, Reader
 from store.backups.register import Register
 from store.backups.restore import IDS_LEFT_OUT, Plan, backup_readers, plan, readers_ahead, refuse_readers_ahead
 from store.backups.restore import restore as restore_backup
+from store.cells.sharding import check_shard
 from store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
 from store.limits import ADDED_ID_MAX
-from store.sharding import check_shard
 
 
 class ReadersAhead(StrEnum):

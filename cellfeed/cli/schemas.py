@@ -12,19 +12,19 @@ import typer
 from rich.table import Table
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.control import when
+from bridge.groups.control import when
 from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.declaration import ColumnSchema, Compatibility
-from bridge.typed.misfit import Misfit
+from bridge.typed.mismatch import Misfit
+from bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
 from bridge.typed.schema_files import load_schema
 from bridge.typed.typed_column import TypedColumns
-from bridge.typed.unfit import TriedAgain, UnfitCell, try_again, unfit_cells
 from bridge.typed.versions import Settings, StoredColumn, check_version, stored_columns, version_of
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from store.body_codec import decode_body, is_erased
-from store.cells import StoredCell
+from store.cells.body_codec import decode_body, is_erased
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
 from store.errors import CellfeedError
 

@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import typer
 
-from cellfeed import storage
+from cellfeed.assembly import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
-from cellfeed.config import Config
+from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
-from store.clusters.scrub import ScrubbedServer, scrub_cluster
-from store.engines.sqlite_scrub import scrub_files
+from store.clusters.operating.scrub import ScrubbedServer, scrub_cluster
+from store.engines.sqlite.scrub import scrub_files
 
 
 def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:

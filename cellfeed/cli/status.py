@@ -14,24 +14,24 @@ from rich.text import Text
 
 from bridge.coordination.contract import Coordinator, Offsets
 from bridge.coordination.open import open_coordinator
+from bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
+from bridge.gateway.groups.spread import SLOTS
 from bridge.gateway.nodes import all_nodes
-from bridge.gateway.slot_claims import slots_by_gateway, why_stopped
-from bridge.gateway.spread import SLOTS
-from bridge.triggers.foothold import choices, lost_offsets
-from bridge.triggers.lag import GroupLag as TriggerLag
-from bridge.triggers.lag import LagReader
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.offsets.kept_offsets import choices, lost_offsets
+from bridge.triggers.operate.lag import GroupLag as TriggerLag
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.program import load_program
+from cellfeed.assembly.processes import open_datastore, trigger_settings
+from cellfeed.assembly.storage import clusters_status
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.cli.triggers import lag_cells, summary
-from cellfeed.config import Config, load_config, process_names
-from cellfeed.processes import open_datastore, trigger_settings
+from cellfeed.config.model import Config, load_config, process_names
 from cellfeed.run_dir import RunDir
-from cellfeed.storage import clusters_status
-from store.cells import moment
+from store.cells.cell import moment
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from store.erasures import UnendedErasure
 from store.errors import CellfeedError, NotFound, Unavailable
 

@@ -9,11 +9,11 @@ import msgspec
 import typer
 from rich.table import Table
 
-from bridge.triggers import control
-from bridge.triggers.control import Control, when
-from bridge.triggers.history import Deed, history, operator
-from bridge.triggers.locations import FORMS, wanted_locations
-from bridge.triggers.reset import WAIT_S, Reset
+from bridge.groups import control
+from bridge.groups.control import Control, when
+from bridge.groups.history import Deed, history, operator
+from bridge.triggers.operate.locations import FORMS, wanted_locations
+from bridge.triggers.operate.reset import WAIT_S, Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.triggers import GroupArgument, app
@@ -133,7 +133,7 @@ def places(deed: Deed, shards_max: int | None) -> str:
 
 def _must_exist(group: str, instance: Opened) -> None:
     """A name with a slip in it must not be paused, or get offsets, in silence."""
-    from bridge.triggers.lag import LagReader
+    from bridge.triggers.operate.lag import LagReader
 
     known = {*LagReader(instance.datastore, instance.coordinator).groups(), *instance.coordinator.groups()}
     if group not in known:

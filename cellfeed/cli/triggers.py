@@ -12,11 +12,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.triggers.control import when
-from bridge.triggers.lag import GroupLag, LagReader, ShardLag
+from bridge.groups.control import when
+from bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config import Config, TriggersConfig
+from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.run_dir import RunDir
 from store.errors import InvalidRequest, NotFound
 
@@ -48,7 +48,7 @@ def run(
     Any number of these run at once, on any number of hosts, and share the shards; what they share is named by the configuration: the datastore and the
     coordination. A worker that dies is started again.
     """
-    from cellfeed.trigger_fleet import TriggerFleet, worker_names
+    from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 
     checked = config_of(run_dir, config)
     chosen = _chosen(program, checked, _settings(settings or []))

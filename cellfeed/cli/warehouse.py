@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.config import load_config
+from cellfeed.config.model import load_config
 from cellfeed.run_dir import RunDir
 from consumers.warehouse.table import WarehouseTable
 from store.errors import NotFound

@@ -14,16 +14,16 @@ from rich.text import Text
 
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import progress_bar
-from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
+from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
 from cellfeed.demo.proof import Line, Seen, dollars, proof
-from cellfeed.ending import raise_if_asked
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
 from cellfeed.run_dir import RunDir
+from cellfeed.signals import raise_if_asked
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
 from consumers.billing.card_provider import SandboxCardProvider
 from consumers.warehouse.table import WarehouseTable
-from store.client import Client
 from store.errors import NotFound, Unavailable
+from store.http.client import Client
 
 STEP_TIMEOUT_S: Final = 300.0
 """How long billing or the warehouse may take; on two cores they need a few seconds."""

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
+from store.cells.canonical_json import canonical_from_json, parse
 from store.errors import CellfeedError, InvalidBody, InvalidRequest, NotFound
-from store.json_body import canonical_from_json, parse
 from store.limits import BODY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX

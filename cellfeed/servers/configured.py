@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from cellfeed.config import Config, KafkaServerConfig, MariaDbServerConfig, ZooKeeperServerConfig, nodes_at
+from cellfeed.config.model import Config, KafkaServerConfig, MariaDbServerConfig, ZooKeeperServerConfig, nodes_at
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer
 from cellfeed.servers.mariadb import Account, MariaDbServer
 from cellfeed.servers.zookeeper import ZooKeeperServer
-from store.engines.mysql_connections import parse_mysql_url
+from store.engines.mysql.connections import parse_mysql_url
 from store.errors import NotFound
 
 SERVER_KINDS: Final = frozenset({"mariadb", "zookeeper", "kafka"})

@@ -21,8 +21,8 @@ from typing import Final, Protocol
 
 import psutil
 
-from cellfeed.ending import raise_if_asked, uninterrupted
 from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.signals import raise_if_asked, uninterrupted
 from store.errors import Unavailable
 
 START_TIMEOUT_S: Final = 60.0

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session, TopicPartition
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.testing.gate import Gate
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import StaleWriter
 
 

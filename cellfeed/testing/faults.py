@@ -14,7 +14,7 @@ from uuid import UUID
 from cellfeed.testing.failing_master import FailingMaster, LostCell
 from cellfeed.testing.gate import Gate, WorkerKilled, gate_here
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells import Cell
+from store.cells.cell import Cell
 
 Which = UUID | str | Callable[[Cell], bool]
 """A row key, as UUID or text, or a function of the cell."""

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from store.cells import NewCell, PutResult, StoredCell, Triple
-from store.engines.contract import Engine, StateTable
-from store.engines.contract_values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
-from store.engines.dictionary_contract import DictionaryStore
-from store.engines.index_contract import IndexStore
+from store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from store.engines.contract.dictionaries import DictionaryStore
+from store.engines.contract.engine import Engine, StateTable
+from store.engines.contract.indexes import IndexStore
+from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
 from store.errors import Unavailable
 from store.histories import History
 from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
@@ -81,7 +81,7 @@ def gate_here() -> Gate | None:
 
 
 class GatedEngine:
-    """:class:`store.engines.contract.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
+    """:class:`store.engines.contract.engine.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
 
     ``shows_cells`` says whether the log is shown yet: until then a scan finds nothing, as if it were at its end.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from cellfeed.testing.gate import WorkerKilled
-from store.cells import Cell
+from store.cells.cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.foothold import Footholds, last_known
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.offsets.kept_offsets import Footholds, last_known
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.program import Trigger
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.faults import Fault, PausedWorker, Stall
@@ -21,7 +21,7 @@ from cellfeed.testing.gate import Gate, WorkerKilled
 from cellfeed.testing.history import History, RunOutcome
 from cellfeed.testing.worker import Watch, Worker
 from store.datastore import Datastore
-from store.engines.contract import Engine
+from store.engines.contract.engine import Engine
 from store.errors import Unavailable
 
 LEASE_S: Final = 2.0

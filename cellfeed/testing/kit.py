@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import UUID
 
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from bridge.triggers.program import Trigger
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.failing_master import FailingMaster
@@ -21,9 +21,9 @@ from cellfeed.testing.gate import Gate
 from cellfeed.testing.history import History, Run
 from cellfeed.testing.idle_run import IdleRun
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.body_codec import cell_from_stored
+from store.cells.body_codec import cell_from_stored
 from store.datastore import Datastore
-from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 
 SHARDS: Final = 4

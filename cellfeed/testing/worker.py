@@ -13,9 +13,9 @@ from bridge.triggers.retry import Retry, RetryPolicy
 from bridge.triggers.worker import run_trigger_worker
 from cellfeed.testing.gate import Gate, GatedEngine, WorkerKilled
 from store.api import CellStore
-from store.cells import StoredCell
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine
+from store.engines.contract.engine import Engine
 
 WAIT_MAX_S: Final = 0.01
 """Longest pause between two tries of a cell: as many tries as the trigger's policy says, without its waits."""

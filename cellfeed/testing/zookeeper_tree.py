@@ -14,7 +14,7 @@ from typing import Any, Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
 from store.errors import Unavailable
 from store.failpoints import marked
 

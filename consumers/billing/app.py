@@ -19,7 +19,7 @@ from uuid import UUID
 from bridge.triggers.program import RetryPolicy, Trigger, trigger
 from consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
 from consumers.billing.charge_keys import GROUP, ChargeKeys
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.errors import InvalidRequest
 from store.failpoints import declare, failpoint

@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.triggers.start import origin_of_start
-from store.cells import Cell
+from bridge.groups.start import origin_of_start
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.failpoints import declare, failpoint
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumers.warehouse.cell_rows import WarehouseRow
-from store.sharding import row_key_text
+from store.cells.sharding import row_key_text
 
 SCHEMA: Final = pa.schema(
     [

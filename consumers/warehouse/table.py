@@ -22,8 +22,8 @@ from consumers.warehouse.layout import (
     shards_with_commits,
 )
 from consumers.warehouse.staging import put_if_absent, sha256_of
-from store.cells import ERASED_COLUMN
-from store.digest import ShardDigest
+from store.cells.cell import ERASED_COLUMN
+from store.cells.digest import ShardDigest
 from store.errors import DataDamaged, NotFound, ProtectData
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from typing import Final
 from store.backups.check import dictionaries_known, read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog
-from store.cells import StoredCell
-from store.engines.contract import Engine
-from store.engines.contract_values import Head
+from store.cells.cell import StoredCell
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head
 from store.errors import ProtectData, Trimmed
 from store.histories import refuse_other_history
 

@@ -18,13 +18,13 @@ from store.backups.block_file import MAGIC, cells_of, read_blocks
 from store.backups.folder import Backup
 from store.backups.manifest import Segment
 from store.backups.marker import DICTIONARIES, STATE
-from store.body_codec import decode_body
-from store.cells import StoredCell
-from store.dictionaries import known
-from store.dictionaries.dictionary import Dictionary, from_line
-from store.digest import ShardDigest
+from store.cells import known_dictionaries
+from store.cells.body_codec import decode_body
+from store.cells.cell import StoredCell
+from store.cells.dictionary import Dictionary, from_line
+from store.cells.digest import ShardDigest
+from store.cells.log_gaps import GapCheck
 from store.errors import CellfeedError, DataDamaged
-from store.log_gaps import GapCheck
 
 _READ_BYTES: Final = 1 << 20
 
@@ -159,11 +159,11 @@ def chain_dictionaries(chain: Sequence[Backup]) -> list[Dictionary]:
 def dictionaries_known(chain: Sequence[Backup]) -> Iterator[None]:
     """Bodies of these backups can be decoded: a dictionary may have been retired since one of them."""
     found = {dictionary.dictionary_id: dictionary for dictionary in chain_dictionaries(chain)}
-    known.add_source(found.get)
+    known_dictionaries.add_source(found.get)
     try:
         yield
     finally:
-        known.remove_source(found.get)
+        known_dictionaries.remove_source(found.get)
 
 
 @contextmanager

@@ -50,10 +50,10 @@ from store.backups.prune import remove, unfinished
 from store.backups.register import Register
 from store.backups.sealed import FORMATS
 from store.backups.synced import sync_folder, write_synced
-from store.cells import moment
-from store.dictionaries.dictionary import Dictionary, to_line
-from store.engines.contract import Engine
-from store.engines.contract_values import Head, StateEntry
+from store.cells.cell import moment
+from store.cells.dictionary import Dictionary, to_line
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head, StateEntry
 from store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
 from store.failpoints import declare, failpoint
 

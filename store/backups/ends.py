@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from store.engines.contract import Engine
-from store.engines.contract_values import Head
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head
 from store.errors import StorageUnavailable
 from store.limits import ADDED_ID_MAX
 

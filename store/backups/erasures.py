@@ -25,9 +25,9 @@ from store.backups.check import read_segment
 from store.backups.folder import Backup
 from store.backups.manifest import BackedErasure
 from store.backups.register import NOT_DONE, Erasure, Register
-from store.cells import ERASED_COLUMN, StoredCell
+from store.cells.cell import ERASED_COLUMN, StoredCell
+from store.cells.sharding import shard_of
 from store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_of
-from store.sharding import shard_of
 
 
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:

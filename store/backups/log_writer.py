@@ -14,14 +14,14 @@ from store.backups.base import witness_of
 from store.backups.block_file import BLOCK_BYTES, MAGIC, block_of, cells_payload
 from store.backups.erasures import erasures_of
 from store.backups.manifest import BackedErasure, BackedFile, Segment
-from store.body_codec import decode_body
-from store.cells import StoredCell, Triple
-from store.digest import ShardDigest
-from store.engines.contract import Engine
-from store.engines.contract_values import Head, Replica
+from store.cells.body_codec import decode_body
+from store.cells.cell import StoredCell, Triple
+from store.cells.digest import ShardDigest
+from store.cells.log_gaps import GapCheck
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head, Replica
 from store.errors import CellfeedError, DataDamaged, Trimmed
 from store.limits import SCAN_CELLS_MAX
-from store.log_gaps import GapCheck
 
 CELLS_FILE_BYTES: Final = 256 << 20
 """After so many bytes the next log begins a new file of cells: files that are copied, and checked,

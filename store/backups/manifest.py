@@ -24,7 +24,7 @@ class BackedFile(msgspec.Struct, frozen=True):
 
 class Segment(msgspec.Struct, frozen=True):
     """A piece of a shard's log, ids from ``from_id`` up to, not including, ``below_id``: ``cells`` cells in ``bytes`` bytes of ``file`` from ``offset`` on.
-    ``digest``: the product's own (:mod:`store.digest`) over these cells."""
+    ``digest``: the product's own (:mod:`store.cells.digest`) over these cells."""
 
     shard: int
     from_id: int

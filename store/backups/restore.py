@@ -22,8 +22,8 @@ of a log has the digest that it had when it was backed up. What a run has opened
 digests by then (rows were erased in it, at the latest when it was opened; its front was trimmed): the next run does not read it back again, and opens the rest.
 A row that it would erase there, because a backup that has come since tells of it, it names. A target says how, and what a kill leaves:
 
-    SQLite   (store/engines/sqlite_restore.py)   made beside its place, and renamed there at the end. Killed: it starts over
-    MariaDB  (store/clusters/restore.py)         a cluster without a role. Killed: it goes on where the counters say
+    SQLite   (store/backups/into_sqlite.py)   made beside its place, and renamed there at the end. Killed: it starts over
+    MariaDB  (store/backups/into_clusters.py)         a cluster without a role. Killed: it goes on where the counters say
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from store import json_body
 from store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
 from store.backups.epochs import epoch_of_next_history
 from store.backups.folder import Backup
 from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
-from store.body_codec import ERASED_BODY, decode_body, encode_body
-from store.cells import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
-from store.dictionaries.dictionary import Dictionary
-from store.digest import ShardDigest
-from store.engines.state_limits import revision_of_next_history
+from store.cells import canonical_json
+from store.cells.body_codec import ERASED_BODY, decode_body, encode_body
+from store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
+from store.cells.dictionary import Dictionary
+from store.cells.digest import ShardDigest
+from store.cells.sharding import shards_of
+from store.engines.contract.state_limits import revision_of_next_history
 from store.erasures import done_entry
 from store.errors import DataDamaged, ProtectData
 from store.failpoints import declare, failpoint
 from store.histories import NO_HISTORY, History
 from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
-from store.sharding import shards_of
 
 declare("restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open")
 
@@ -327,7 +327,7 @@ def _note(log: BackedLog, row_key: bytes, epoch: int, added_id: int, now_us: int
         "shard": log.shard,
     }
     at_us = max(now_us, log.last_created_at_us)
-    return StoredCell(added_id, row_key, RESTORED_COLUMN, epoch, at_us, encode_body(json_body.canonical(body)))
+    return StoredCell(added_id, row_key, RESTORED_COLUMN, epoch, at_us, encode_body(canonical_json.canonical(body)))
 
 
 def _row_keys(datastore: str, epoch: int, shards: int, wanted: Sequence[int]) -> dict[int, bytes]:

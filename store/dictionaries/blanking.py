@@ -27,7 +27,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
-from store import json_body
+from store.cells import canonical_json
 from store.errors import InvalidBody
 
 SHARED_ROW_KEYS_MIN: Final = 20
@@ -77,13 +77,13 @@ class _Seen:
 
 def blanked(samples: Sequence[tuple[bytes, bytes]], random: Random | None = None) -> list[bytes]:
     """``(row key, canonical JSON)`` to canonical JSON without what few share; see the module. In the order given."""
-    bodies = [(row_key, json_body.parse(body)) for row_key, body in samples]
+    bodies = [(row_key, canonical_json.parse(body)) for row_key, body in samples]
     rules = _Rules(sorted(bodies, key=itemgetter(0)))
     chance = random or Random()
     found = []
     for _, body in bodies:
         try:
-            found.append(json_body.canonical(rules.blank((), body, chance)))
+            found.append(canonical_json.canonical(rules.blank((), body, chance)))
         except InvalidBody:
             continue  # replaced values may add up to more than a body may have; one sample less is no loss
     return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store.dictionaries.dictionary import Dictionary
-from store.engines.dictionary_contract import Condition, DictionaryTable, KeptDictionary
+from store.cells.dictionary import Dictionary
+from store.engines.contract.dictionaries import Condition, DictionaryTable, KeptDictionary
 from store.errors import DictionaryLost, InvalidRequest
 
 

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from store.body_codec import CODEC_JSON_DICTIONARY, decode_body, encode_body, encode_with
-from store.cells import StoredCell
-from store.dictionaries.dictionary import Dictionary, name_of
-from store.dictionaries.known import know
+from store.cells.body_codec import CODEC_JSON_DICTIONARY, decode_body, encode_body, encode_with
+from store.cells.cell import StoredCell
+from store.cells.dictionary import Dictionary, name_of
+from store.cells.known_dictionaries import know
 from store.dictionaries.log_sample import sample_of_log
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import NotWorthIt, train
-from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import DataDamaged, NotFound, Trimmed
 from store.failpoints import declare, failpoint
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store.background import SupervisedThread
-from store.cells import NewCell, Outcome, PutResult
-from store.dictionaries.dictionary import Dictionary
+from store.cells.cell import NewCell, Outcome, PutResult
+from store.cells.dictionary import Dictionary
 from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
-from store.engines.dictionary_contract import DictionaryStore
+from store.engines.contract.dictionaries import DictionaryStore
 from store.errors import CellfeedError, InvalidRequest, Unavailable
 from store.failpoints import declare, failpoint
 from store.limits import DICTIONARIES_MAX

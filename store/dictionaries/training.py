@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from store.body_codec import DICTIONARY_BODY_BYTES_MAX, decode_body, encode_bodies, encode_with
+from store.cells.body_codec import DICTIONARY_BODY_BYTES_MAX, decode_body, encode_bodies, encode_with
+from store.cells.dictionary import Dictionary
+from store.cells.known_dictionaries import KnownDictionary, know
 from store.dictionaries.blanking import blanked
-from store.dictionaries.dictionary import Dictionary
-from store.dictionaries.known import KnownDictionary, know
 from store.limits import DICTIONARY_BYTES
 
 SAMPLES_WANTED: Final = 4_000

@@ -15,8 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from store.engines.contract import StateTable
-from store.engines.contract_values import StateEntry
+from store.engines.contract.engine import StateTable
+from store.engines.contract.values import StateEntry
 from store.errors import DataDamaged, InvalidRequest, NotFound
 from store.indexes.definition import IndexDefinition, check_index_name
 

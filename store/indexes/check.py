@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
-from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.contract import Engine
-from store.engines.index_contract import ANY_FENCE, Encoded, Entry, RowsBelow
+from store.cells.cell import ERASED_COLUMN, StoredCell
+from store.cells.sharding import shard_of
+from store.engines.contract.engine import Engine
+from store.engines.contract.indexes import ANY_FENCE, Encoded, Entry, RowsBelow
 from store.errors import StaleView, StorageUnavailable, Trimmed
 from store.failpoints import declare, failpoint
 from store.indexes.query import Positions
 from store.indexes.row_entries import RowEntries
 from store.indexes.values import decode
 from store.indexes.version import IndexVersion
-from store.sharding import shard_of
 
 declare("index.repair.between")
 

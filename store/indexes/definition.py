@@ -26,7 +26,7 @@ import msgspec
 import yaml
 
 from store.arguments import check_datastore_name
-from store.cells import check_column_name
+from store.cells.cell import check_column_name
 from store.errors import InvalidRequest
 from store.indexes.values import TYPES
 

@@ -6,7 +6,7 @@
 
 **No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read the row's cells, but not that it is erased. Was its version
 made before the look of step 2, it was written before the raise, and step 2 found it; or it is refused, for whoever reads under the new number reads of nodes
-that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`store.engines.index_fences`), and that was
+that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`store.engines.contract.index_fences`), and that was
 after step 1: they know of the erasure, whatever node they read of. And no place is missed: between 1 and 3 the row gets no cell, and loses none but to a trim,
 which takes entries out itself (:mod:`store.indexes.trimmed`).
 
@@ -23,22 +23,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.body_codec import is_erased
-from store.cells import StoredCell
-from store.engines.contract import Engine
-from store.engines.index_contract import Encoded, IndexStore
+from store.cells.body_codec import is_erased
+from store.cells.cell import StoredCell
+from store.cells.sharding import shard_of
+from store.engines.contract.engine import Engine
+from store.engines.contract.indexes import Encoded, IndexStore
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.indexes.catalog import BUILDING, DROPPING, RETIRED
 from store.indexes.query import Indexes
 from store.indexes.row_entries import RowEntries
 from store.indexes.version import IndexVersion
-from store.sharding import shard_of
 
 declare("index.erase.removed", "index.erase.retired")
 
 RowCells = Callable[[bytes, int], list[StoredCell]]
-"""Cells of a row above an added_id: :meth:`store.engines.contract.Engine.row_cells`."""
+"""Cells of a row above an added_id: :meth:`store.engines.contract.engine.Engine.row_cells`."""
 
 _WALKED: Final = 2_000
 """Entries of a retired version that are looked at together."""

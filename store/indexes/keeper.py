@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from store.body_codec import is_erased
-from store.cells import ERASED_COLUMN, StoredCell
-from store.engines.index_contract import IndexStore, RowsBelow
+from store.cells.body_codec import is_erased
+from store.cells.cell import ERASED_COLUMN, StoredCell
+from store.engines.contract.indexes import IndexStore, RowsBelow
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import declare, failpoint
 from store.indexes.erased import RowCells, remove_entries

@@ -17,18 +17,18 @@ from uuid import UUID
 
 from store.api import ReadFrom
 from store.arguments import check_read_from
-from store.body_codec import cell_from_stored, is_erased
-from store.cells import Cell
-from store.engines.contract import Engine
-from store.engines.contract_values import LocatedCell
-from store.engines.index_contract import Condition, Encoded, Entry, EntrySelect
+from store.cells.body_codec import cell_from_stored, is_erased
+from store.cells.cell import Cell
+from store.cells.sharding import shards_of
+from store.engines.contract.engine import Engine
+from store.engines.contract.indexes import Condition, Encoded, Entry, EntrySelect
+from store.engines.contract.read_bounds import Page
+from store.engines.contract.values import LocatedCell
 from store.errors import InvalidRequest, StorageUnavailable
 from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
 from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
 from store.indexes.values import decoder
 from store.indexes.version import IndexVersion, RowView
-from store.read_bounds import Page
-from store.sharding import shards_of
 
 REMEMBERED_S: Final = 1.0
 """How long it is remembered which version of an index is current. A version that was replaced is kept on for longer than that."""

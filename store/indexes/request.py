@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 
 from store.api import ReadFrom
-from store.cells import Cell, check_column_name
-from store.engines.contract_values import Replica
-from store.engines.index_contract import OPERATORS, Condition, Encoded
+from store.cells.cell import Cell, check_column_name
+from store.engines.contract.indexes import OPERATORS, Condition, Encoded
+from store.engines.contract.values import Replica
 from store.errors import InvalidLocation, InvalidRequest
 from store.indexes.definition import IndexDefinition
 from store.indexes.values import JsonValue, encode_given

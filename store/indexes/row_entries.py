@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from store.cells import ERASED_COLUMN
-from store.engines.index_contract import Encoded, Entry, IndexStore, RowsBelow
+from store.cells.cell import ERASED_COLUMN
+from store.engines.contract.indexes import Encoded, Entry, IndexStore, RowsBelow
 from store.indexes.version import IndexVersion, RowView
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from store import json_body
-from store.body_codec import decode_body, is_erased
-from store.cells import StoredCell
-from store.engines.index_contract import Encoded, Entry, IndexTable
+from store.cells import canonical_json
+from store.cells.body_codec import decode_body, is_erased
+from store.cells.cell import StoredCell
+from store.cells.sharding import shard_of_text
+from store.engines.contract.indexes import Encoded, Entry, IndexTable
 from store.indexes.definition import IndexDefinition, IndexField
 from store.indexes.values import BYTES_TYPES, Unfit, encoder, shard_text
-from store.sharding import shard_of_text
 
 Places = dict[int, list[Entry]]
 """Entries by the shard that they belong to."""
@@ -83,7 +83,7 @@ class IndexVersion:
         """The fields of a cell of that column, encoded; None for what is missing or unfit, and for all of an erased cell. Raises DataDamaged."""
         if is_erased(cell.body):
             return [None] * len(self._readers[column])
-        body = json_body.parse(decode_body(cell.body))
+        body = canonical_json.parse(decode_body(cell.body))
         found: list[Encoded | None] = []
         for field, encode in self._readers[column]:
             value = body.get(field.path[0], _MISSING) if len(field.path) == 1 else _at(body, field)

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.declared_topics import VirtualTopic
-from bridge.gateway.listeners import Listener
-from bridge.gateway.scram import MECHANISMS
+from bridge.gateway.security.listeners import Listener
+from bridge.gateway.security.scram import MECHANISMS
 from bridge.gateway.server import GatewayConfig, run_gateway
+from bridge.gateway.topics.declared_topics import VirtualTopic
 from store.datastore import Datastore
 
 

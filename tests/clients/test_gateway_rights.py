@@ -19,13 +19,13 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.apis import APIS, FLEXIBLE_FROM
+from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.protocol import read_head, read_request, write_response
+from bridge.gateway.security.users import OPERATIONS, Acl, Security, allow, list_users, put_user
 from bridge.gateway.server import Gateway, GatewayConfig
-from bridge.gateway.users import OPERATIONS, Acl, Security, allow, list_users, put_user
+from bridge.gateway.wire.protocol import read_head, read_request, write_response
 from store.datastore import Datastore
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from tests.clients.raw_requests import decoded, encoded, head_bytes
 from tests.services.waiting import wait_until
 

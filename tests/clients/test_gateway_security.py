@@ -26,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
 )
 
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.users import Acl, allow, put_user, remove_acl, remove_user
+from bridge.gateway.security.users import Acl, allow, put_user, remove_acl, remove_user
 from store.datastore import Datastore
 from tests.clients.certificates import Certificates, make_certificates
 from tests.clients.raw_requests import ask, encoded

@@ -13,10 +13,10 @@ from bridge.backups.kept_state import belongs, restored
 from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import IDS_LEFT_OUT, plan, restore
-from store.cells import RESTORED_COLUMN
+from store.cells.cell import RESTORED_COLUMN
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
 from tests.clients.running_gateway import GatewayProcess
 from tests.rides import rides
 

@@ -20,7 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bridge.events.cloud_events import CONTENT_TYPE, envelope_of
-from store.cells import Triple
+from store.cells.cell import Triple
 from store.datastore import Datastore
 from tests.clients.drivers import Driver
 from tests.clients.running_gateway import GatewayProcess

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from bridge.events.envelope import AvroFormat, JsonFormat
 from bridge.events.registry import envelope_schema_id
-from store.body_codec import decode_body
+from store.cells.body_codec import decode_body
+from store.cells.sharding import row_key_text
 from store.datastore import Datastore
-from store.sharding import row_key_text
 
 SHARDS = 16
 TRIPS = 4_000

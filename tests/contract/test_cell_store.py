@@ -11,12 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from store.api import CellStore, ErasedRow, ReadFrom
-from store.cells import ERASED_COLUMN, Outcome
-from store.client import Client
+from store.cells.cell import ERASED_COLUMN, Outcome
 from store.datastore import Datastore
-from store.engines.contract_values import Replica
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
+from store.engines.contract.values import Replica
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.errors import (
     BodyTooLarge,
     CellConflict,
@@ -30,6 +29,7 @@ from store.errors import (
     Trimmed,
     UnknownShard,
 )
+from store.http.client import Client
 from store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 from tests.services import local_mariadb
 from tests.worker_thread import worker_thread

@@ -12,16 +12,16 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from bridge.coordination import zookeeper_history
 from bridge.coordination.contract import Claim, CommittedOffset, Session
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.coordination.zookeeper import history
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from bridge.gateway.groups.slot_claims import SlotClaims, why_stopped
 from bridge.gateway.nodes import register
-from bridge.gateway.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.slot_claims import SlotClaims, why_stopped
-from bridge.triggers.foothold import accept, changed_lineage
+from bridge.triggers.offsets.kept_offsets import accept, changed_lineage
 from cellfeed.testing.zookeeper_tree import TreeCopy, ZooKeeperTree
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.errors import CellfeedError, StaleWriter, Unavailable
 from store.failpoints import FailpointReached, set_failpoint
 from tests.services import local_zookeeper
@@ -185,7 +185,7 @@ def test_c8_a_process_that_only_saved_since_finds_its_claim_void(fleet: Fleet) -
     before = process.lineage(GROUP)
     wait_until(lambda: process._history._saves == process._history._saves_marked, "the save is marked")
     marked = fleet.state.list("coordination/history/witnesses/")
-    time.sleep(2 * zookeeper_history.MARK_EVERY_S)
+    time.sleep(2 * history.MARK_EVERY_S)
     assert fleet.state.list("coordination/history/witnesses/") == marked, "it marks although nothing was saved"
     fleet.server.go_back()
     with pytest.raises(StaleWriter):
@@ -206,7 +206,7 @@ def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
 
 
 def test_c8_entries_are_written_also_where_it_went_back_unnoticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.coordination.zookeeper.MARK_EVERY_S", 1_000.0)
+    monkeypatch.setattr("bridge.coordination.zookeeper.coordinator.MARK_EVERY_S", 1_000.0)
     process = fleet.process()
     _, claim = claimed(process, "a")
     fleet.server.copy()
@@ -341,7 +341,7 @@ def test_c8_an_era_that_a_process_died_declaring_is_finished_by_the_next(fleet: 
 
 
 def test_c8_witnesses_of_ended_processes_do_not_pile_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_history, "_WITNESSES_MAX", 3)
+    monkeypatch.setattr(history, "_WITNESSES_MAX", 3)
     first = fleet.process()
     first_session = first.join(GROUP, "first", 30)
     for number in range(6):

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from bridge.coordination.assignment import balance
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_client import Operation
-from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.coordination.zookeeper.client import Operation
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.contract import StateTable
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite_state import SqliteState
+from store.engines.contract.engine import StateTable
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.state import SqliteState
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 
 

@@ -1,4 +1,4 @@
-"""Dictionaries in a storage, promise by promise (C1–C4 in store/engines/dictionary_contract.py), over SQLite and MariaDB."""
+"""Dictionaries in a storage, promise by promise (C1–C4 in store/engines/contract/dictionaries.py), over SQLite and MariaDB."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
-from store.cells import NewCell, Outcome
+from store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
+from store.cells.cell import NewCell, Outcome
+from store.cells.dictionary import Dictionary
 from store.dictionaries import trainer
-from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.log_sample import sample_of_log
 from store.dictionaries.recovery import Place, recover
 from store.dictionaries.trainer import DictionaryTrainer, publish
 from store.dictionaries.training import SAMPLES_MIN, Sample, train
-from store.engines import dictionary_contract
-from store.engines.dictionary_contract import Condition, DictionaryTable
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_dictionaries import MySqlDictionaries
-from store.engines.sqlite import SqliteEngine
-from store.engines.sqlite_dictionaries import SqliteDictionaries
-from store.engines.sqlite_files import SqliteFile
-from store.engines.sqlite_open import CELLS_FILE, SCHEMA_VERSION
+from store.engines.contract import dictionaries
+from store.engines.contract.dictionaries import Condition, DictionaryTable
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.dictionaries import MySqlDictionaries
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.dictionaries import SqliteDictionaries
+from store.engines.sqlite.engine import SqliteEngine
+from store.engines.sqlite.files import SqliteFile
+from store.engines.sqlite.open import CELLS_FILE, SCHEMA_VERSION
 from store.errors import DataDamaged, DictionaryLost, ProtectData
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.rides import rides
@@ -84,7 +84,7 @@ class Storage:
 
 @pytest.fixture(params=["sqlite", "mysql"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    monkeypatch.setattr(dictionary_contract, "REFRESH_S", 0.0)
+    monkeypatch.setattr(dictionaries, "REFRESH_S", 0.0)
     made = Storage(tmp_path, request.getfixturevalue("empty_mariadb") if request.param == "mysql" else None)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""The engine contract, promise by promise (E1–E24 in store/engines/contract.py), over every engine."""
+"""The engine contract, promise by promise (E1–E24 in store/engines/contract/engine.py), over every engine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pytest
 import zstandard
 
 from cellfeed.testing.failing_master import FailingMaster
-from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
-from store.cells import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
-from store.engines.contract import Engine
-from store.engines.contract_values import LogRange
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite import SqliteEngine
-from store.engines.sqlite_open import CELLS_FILE
+from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
+from store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
+from store.cells.sharding import shard_of
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import LogRange
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.engine import SqliteEngine
+from store.engines.sqlite.open import CELLS_FILE
 from store.errors import CellConflict, DataDamaged, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
 from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
-from store.sharding import shard_of
 
 SHARDS = 4
 
@@ -393,7 +393,7 @@ def test_e15_a_trim_goes_in_steps_of_so_many_cells_and_bytes(engine: Engine, kin
     logged(engine, 10)
     assert [engine.trim(1, 8, 3) for _ in range(4)] == [3, 6, 8, 8]
     assert engine.trim(1, 2) == 8
-    monkeypatch.setattr("store.engines.log_start.TRIM_STEP_BYTES", 1)
+    monkeypatch.setattr("store.engines.contract.log_start.TRIM_STEP_BYTES", 1)
     assert engine.trim(1, 10) == 9
     assert engine.trim(1, 10) == 10
 

@@ -12,13 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from store.cells import NewCell, StoredCell, new_cell
+from store.cells.cell import NewCell, StoredCell, new_cell
 from store.datastore import Datastore
-from store.engines.index_contract import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
-from store.engines.index_fences import Fences
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.index_fences import Fences
+from store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import StaleView, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from store.body_codec import is_erased
-from store.cells import ERASED_COLUMN, NewCell, StoredCell, new_cell
+from store.cells.body_codec import is_erased
+from store.cells.cell import ERASED_COLUMN, NewCell, StoredCell, new_cell
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.index_contract import UNFENCED, Entry, IndexStore, IndexTable
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.engine import Engine
+from store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import StaleView
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from store.indexes.definition import parse_definition

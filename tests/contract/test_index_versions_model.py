@@ -22,14 +22,14 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.groups import index_positions
 from bridge.indexes.status import drop_versions
 from bridge.indexes.worker import is_complete, switch
-from store.body_codec import is_erased
-from store.cells import ERASED_COLUMN, NewCell, StoredCell
+from store.cells.body_codec import is_erased
+from store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.index_contract import Entry
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.engine import Engine
+from store.engines.contract.indexes import Entry
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import NotFound, StorageUnavailable
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.catalog import VersionRecord

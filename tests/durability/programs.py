@@ -11,22 +11,22 @@ from uuid import UUID
 
 from bridge.backups.kept_state import belongs
 from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
 from bridge.events.envelope import JsonFormat
 from bridge.events.views import View
-from bridge.gateway.block_files import BlockFiles
-from bridge.gateway.blocks import encode_range
-from bridge.gateway.topics import make_topic
+from bridge.gateway.log.block_files import BlockFiles
+from bridge.gateway.log.blocks import encode_range
+from bridge.gateway.topics.topics import make_topic
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from consumers.warehouse.shard_loader import ShardLoader
 from consumers.warehouse.table import make_table
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
-from store.cells import new_cell
+from store.cells.cell import new_cell
 from store.datastore import Datastore
-from store.engines import sqlite_files
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
+from store.engines.sqlite import files as sqlite_files
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper
 from tests.rides import ride, rides

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from bridge.gateway.block_files import BlockFiles
-from bridge.gateway.blocks import encode_range
+from bridge.gateway.log.block_files import BlockFiles
+from bridge.gateway.log.blocks import encode_range
 from store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.disk import Unsynced

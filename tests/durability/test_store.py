@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.cells import StoredCell
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import CELLS

@@ -19,7 +19,7 @@ from bridge.triggers.retry import ProcessEnded, TimedOut
 from consumers.billing.app import BASE_COLUMN, GROUP, bill_trip
 from consumers.billing.card_provider import SandboxCardProvider
 from consumers.billing.charge_keys import ChargeKeys
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 
 TIMED_OUT_TRIES: Final = 1

@@ -17,17 +17,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cellfeed.checking import check_storage, repair_storage
-from cellfeed.config import Config, DatastoreConfig
+from cellfeed.cli.checking import check_storage, repair_storage
+from cellfeed.config.model import Config, DatastoreConfig
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
-from store.body_codec import decode_body
-from store.cells import NewCell, StoredCell
-from store.checks.findings import Findings
-from store.engines.contract import Engine
-from store.engines.contract_values import LocatedCell, LogRange
-from store.engines.sqlite import SqliteEngine
-from store.engines.sqlite_open import CELLS_FILE
+from store.cells.body_codec import decode_body
+from store.cells.cell import NewCell, StoredCell
+from store.engines.contract.engine import Engine
+from store.engines.contract.findings import Findings
+from store.engines.contract.values import LocatedCell, LogRange
+from store.engines.sqlite.engine import SqliteEngine
+from store.engines.sqlite.open import CELLS_FILE
 from store.errors import CellfeedError
 from tests.faults.invariants import Violations
 from tests.faults.run import FaultRun

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from store.cells import StoredCell, new_cell
-from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
-from store.clusters.roles import read_role
+from store.cells.cell import StoredCell, new_cell
+from store.clusters.model.roles import read_role
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
 from store.datastore import Datastore
-from store.engines.mysql_state import MySqlState
+from store.engines.mysql.state import MySqlState
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
 from tests.faults.ledger import Put

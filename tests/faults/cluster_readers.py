@@ -24,10 +24,10 @@ from consumers.billing.card_provider import SandboxCardProvider
 from consumers.billing.charge_keys import key_of_place
 from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable
-from store.cells import Cell
-from store.clusters.engine import ClusteredEngine
+from store.cells.cell import Cell
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.contract import Engine
+from store.engines.contract.engine import Engine
 from store.errors import NotFound
 from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until

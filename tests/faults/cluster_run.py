@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from functools import partial
 from unittest.mock import patch
 
-from store.clusters.failover import cluster_role
 from store.clusters.moves import steps
+from store.clusters.operating.promote import cluster_role
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from store.errors import Unavailable
 from store.indexes.definition import parse_definition
 from store.limits import ADDED_ID_MAX

@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from store import json_body
-from store.body_codec import decode_body
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import Promotion
-from store.clusters.init import init_cluster
+from store.cells import canonical_json
+from store.cells.body_codec import decode_body
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import even_map
 from store.clusters.moves.heal import MoveHealer
-from store.clusters.node import OpenNode
-from store.clusters.rejoin import NeverReplicated
-from store.clusters.shard_map import even_map
-from store.clusters.storage import ClusterServers
-from store.clusters.supervisor import FailoverSupervisor
+from store.clusters.operating.auto_failover import FailoverSupervisor
+from store.clusters.operating.create import init_cluster
+from store.clusters.operating.promote import Promotion
+from store.clusters.operating.rejoin import NeverReplicated
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.clusters.serving.node import OpenNode
 from store.datastore import Datastore
-from store.engines.contract_values import Head
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer, parse_mysql_url
+from store.engines.contract.values import Head
+from store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from store.engines.mysql.engine import MySqlEngine
 from store.indexes.version import IndexVersion
 from tests.faults import general_log
 from tests.faults.invariants import Seen, Violations
@@ -198,7 +198,7 @@ class DirectWriters:
                 while self._shards and datastore.shard_of(uuid5(NAMESPACE, f"{writer}-{number}")) not in self._shards:
                     number += 1
                 body = {"writer": writer, "n": number}
-                waiting.append((self._ledger.begin(uuid5(NAMESPACE, f"{writer}-{number}"), "BASE", 1, json_body.canonical(body)), body))
+                waiting.append((self._ledger.begin(uuid5(NAMESPACE, f"{writer}-{number}"), "BASE", 1, canonical_json.canonical(body)), body))
             while waiting and not self._stop.is_set():
                 began_s = time.monotonic()
                 try:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from store import json_body
+from store.cells import canonical_json
 from tests.faults.ledger import Ledger, Put
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ class Callers:
         connection = http.client.HTTPConnection("127.0.0.1", self._worker.port, timeout=CALL_TIMEOUT_S)
         while not self._stop.is_set():
             row_key, body = UUID(int=chance.getrandbits(128)), {"text": chance.randbytes(self._text_bytes).hex()}
-            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
             try:
                 self._put(connection, put)
             except (OSError, http.client.HTTPException):

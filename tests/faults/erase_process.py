@@ -8,8 +8,8 @@ from pathlib import Path
 from unittest.mock import patch
 from uuid import UUID
 
-from bridge.triggers.parked import ParkedCells
-from bridge.typed.unfit import forget_row
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.typed.rejected_cells import forget_row
 from store import erasures
 from store.datastore import Datastore
 from store.erasures import ErasureJob

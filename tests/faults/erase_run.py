@@ -19,7 +19,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from store.datastore import Datastore
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.scrub import scrub_files
 from store.indexes import catalog
 from tests.faults.invariants import Violations, merge
 from tests.faults.run import FaultRun

@@ -32,7 +32,7 @@ from bridge.export.declaration import Export
 from bridge.export.kafka_clients import consumer_of
 from bridge.export.limits import TRANSACTION_TIMEOUT_S
 from bridge.export.tails import read_tails
-from bridge.triggers.lag import LagReader
+from bridge.triggers.operate.lag import LagReader
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.faults.invariants import Violations

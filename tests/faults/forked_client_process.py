@@ -19,10 +19,12 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from store import client_answers, client_transport, forks, json_body
-from store.cells import Cell
-from store.client import Client
+from store import forks
+from store.cells import canonical_json
+from store.cells.cell import Cell
 from store.errors import CellfeedError
+from store.http import client_answers, client_transport
+from store.http.client import Client
 
 THREADS: Final = 8
 PAUSE_MAX_S: Final = 0.03
@@ -101,7 +103,7 @@ class Side:
     def _put(self, row_key: UUID) -> bool:
         body = {"row_key": str(row_key), "pid": os.getpid()}
         begun_s = time.monotonic()
-        put = PutAnswered(row_key, json_body.canonical(body).decode(), begun_s, 0.0)
+        put = PutAnswered(row_key, canonical_json.canonical(body).decode(), begun_s, 0.0)
         try:
             result = self._client.put_cell(row_key, "BASE", 1, body)
             put.outcome, put.shard, put.added_id = result.outcome.value, result.shard, result.added_id

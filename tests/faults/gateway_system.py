@@ -14,9 +14,9 @@ from typing import Final
 import psutil
 
 from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.slot_claims import slots_by_gateway
-from bridge.gateway.spread import SLOTS, slot_of
-from store import json_body
+from bridge.gateway.groups.slot_claims import slots_by_gateway
+from bridge.gateway.groups.spread import SLOTS, slot_of
+from store.cells import canonical_json
 from store.datastore import Datastore
 from store.errors import CellfeedError
 from tests.clients.running_gateway import GatewayProcess
@@ -173,7 +173,7 @@ class StoreWriter(threading.Thread):
         number = 0
         while not self._ended.wait(self._every_s):
             row_key, body = uuid.uuid4(), {"number": number}
-            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
             result = self._datastore.put_cell(row_key, "BASE", 1, body)
             self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
             number += 1

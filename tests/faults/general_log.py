@@ -1,5 +1,5 @@
 """Reads a MariaDB server's general log, and names every write of a cellfeed process that came without the guard
-(``store/engines/mysql_guard.py``): the check of rule 10, over whole fault runs."""
+(``store/engines/mysql/guard.py``): the check of rule 10, over whole fault runs."""
 
 from __future__ import annotations
 

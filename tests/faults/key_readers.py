@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from store.api import ReadFrom
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.errors import Unavailable, WrongServerSettings
 from store.indexes.request import Filter, IndexPage
 from tests.faults.invariants import Violations
@@ -39,7 +39,7 @@ _INDEX_WAIT_S: Final = 2.0
 
 
 class Readable(Protocol):
-    """What :class:`store.datastore.Datastore` and :class:`store.client.Client` both answer."""
+    """What :class:`store.datastore.Datastore` and :class:`store.http.client.Client` both answer."""
 
     def get_cells(self, triples: Sequence[tuple[UUID | str, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
     def get_rows(self, row_keys: Sequence[UUID | str], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...

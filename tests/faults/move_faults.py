@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from store.clusters.failover import cluster_role, promote
 from store.clusters.moves import mover
 from store.clusters.moves.underway import owners, underway
-from store.clusters.rejoin import clone, come_back, is_prefix
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone, come_back, is_prefix
 from store.datastore import Datastore
 from store.errors import CellfeedError, ProtectData, Unavailable
 from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bridge.coordination.contract import Offsets
 from bridge.coordination.in_store import StoreCoordinator
-from cellfeed.processes import open_datastore
+from cellfeed.assembly.processes import open_datastore
 from store.errors import Unavailable
 from tests.faults.invariants import Violations, merge
 from tests.faults.state_ledger import check_falls

@@ -18,11 +18,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from store.cells import NewCell, new_cell
-from store.clusters.buffer import buffer_of
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import clone
+from store.cells.cell import NewCell, new_cell
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone
+from store.clusters.serving.buffer import buffer_of
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
 from store.indexes.catalog import VersionRecord

@@ -17,14 +17,14 @@ from uuid import UUID
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.indexes.groups import index_positions
-from bridge.triggers.parked import ParkedCells
-from cellfeed.processes import open_datastore
+from bridge.triggers.parked.cells import ParkedCells
+from cellfeed.assembly.processes import open_datastore
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
 from consumers.billing.app import GROUP
 from consumers.billing.card_provider import SandboxCardProvider
 from consumers.warehouse.table import WarehouseTable
-from store.client import Client
 from store.errors import NotFound
+from store.http.client import Client
 from store.indexes.definition import parse_definition
 from store.indexes.version import IndexVersion
 from tests.faults.invariants import (

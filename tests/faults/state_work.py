@@ -11,7 +11,7 @@ from typing import Final
 
 from bridge.coordination.contract import Claim, CommittedOffset, Session
 from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import StaleWriter, Unavailable
 from tests.faults.invariants import Violations, merge
 from tests.faults.state_ledger import StateLedger, check_offsets, check_state

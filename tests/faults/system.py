@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from cellfeed.config import (
+from cellfeed.config.model import (
     Config,
     DatastoreConfig,
     GatewayProcessConfig,

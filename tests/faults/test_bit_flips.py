@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from store.cells import StoredCell
-from store.engines import sqlite, sqlite_integrity
-from store.engines.sqlite import SqliteEngine
+from store.cells.cell import StoredCell
+from store.engines.sqlite import engine, integrity
+from store.engines.sqlite.engine import SqliteEngine
 from tests.faults import bit_flips
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS_BRIEF, run_bit_flips
 from tests.faults.run import FaultRun
@@ -49,21 +49,21 @@ def unchecked(shard: int, rows: list[tuple[Any, ...]]) -> list[StoredCell]:
 def test_without_checksums_the_run_finds_other_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
     assert violated(run_bit_flips(KIND, 1, tmp_path / "sound", FLIPS_BRIEF)) == set()
-    monkeypatch.setattr(sqlite, "stored_cells", unchecked)
-    monkeypatch.setattr(sqlite, "stored_cell", lambda shard, row: StoredCell._make(row[:6]))
+    monkeypatch.setattr(engine, "stored_cells", unchecked)
+    monkeypatch.setattr(engine, "stored_cell", lambda shard, row: StoredCell._make(row[:6]))
     assert violated(run_bit_flips(KIND, 1, tmp_path / "planted", FLIPS_BRIEF)) & {"I1", "I7", "errors"}
 
 
 def test_a_check_that_finds_nothing_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
-    monkeypatch.setattr(sqlite_integrity, "check_log", lambda *_: None)
-    monkeypatch.setattr(sqlite_integrity, "_integrity", lambda *_: True)
+    monkeypatch.setattr(integrity, "check_log", lambda *_: None)
+    monkeypatch.setattr(integrity, "_integrity", lambda *_: True)
     assert "check" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 
 def test_a_repair_that_says_more_than_it_did_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
-    monkeypatch.setattr("store.engines.sqlite_mend.SqliteMender.mend", lambda *_: None)
+    monkeypatch.setattr("store.engines.sqlite.mend.SqliteMender.mend", lambda *_: None)
     assert "repair" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 

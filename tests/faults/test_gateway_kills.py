@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from store import json_body
+from store.cells import canonical_json
 from store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.faults.group_members import GroupLedger, GroupMember, check_group
@@ -43,7 +43,7 @@ class StoreWriter(threading.Thread):
         number = 0
         while not self._ended.wait(0.002):
             row_key, body = uuid.uuid4(), {"number": number}
-            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
             result = self._datastore.put_cell(row_key, "BASE", 1, body)
             self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
             number += 1

@@ -12,12 +12,12 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import parse_zookeeper_url
-from bridge.triggers.division import Division
-from bridge.triggers.foothold import accept, last_known, lost_offsets
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.standing import Standing
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import parse_zookeeper_url
+from bridge.groups.division import Division
+from bridge.groups.membership import Standing
+from bridge.triggers.offsets.kept_offsets import accept, last_known, lost_offsets
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.faults.zookeeper_workers import GROUP, LEASE_S, SHARDS, Workers, all_begun, all_owned, caught_up, is_back, put, saved

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.faults.zookeeper_workers import SHARDS, Workers, all_owned, caught_up, is_back, put, saved

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
-from bridge.triggers.place import SAVE_EVERY_S
+from bridge.triggers.shard.position import SAVE_EVERY_S
 from store.datastore import Datastore
 from tests.faults.zookeeper_workers import GROUP, Workers, all_owned, caught_up, put, saved
 from tests.services.local_zookeeper import ZooKeeper

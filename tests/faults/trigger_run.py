@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import CARD, cells_of_trip, shipped_csv, trip_row_key
 from consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
 from consumers.billing.card_provider import SandboxCardProvider
 from store.api import CellToPut
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.indexes.definition import parse_definition
 from tests.faults.billing_program import POISONS

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.in_store import StoreCoordinator, _claims_prefix
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_paths import birth_of
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.paths import birth_of
 from consumers.billing.app import GROUP
 from store.api import CellToPut
 from store.datastore import Datastore

@@ -11,10 +11,10 @@ from uuid import UUID, uuid5
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from bridge.events.envelope import decode_envelope
-from store import json_body
-from store.cells import Cell
-from store.client import Client
+from store.cells import canonical_json
+from store.cells.cell import Cell
 from store.errors import CellfeedError
+from store.http.client import Client
 from tests.faults.invariants import Seen
 from tests.faults.ledger import Ledger
 
@@ -71,7 +71,7 @@ class Writers:
             number += 1
             row_key = uuid5(NAMESPACE, f"{self._seed}-{writer}-{number}")
             body = trip_body(number)
-            put = self._ledger.begin(row_key, "BASE", 1, json_body.canonical(body))
+            put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
             while not self._stop.is_set():
                 started_s = time.monotonic()
                 with suppress(CellfeedError):

@@ -17,9 +17,9 @@ from uuid import UUID, uuid5
 from kazoo.client import KazooClient
 
 from bridge.coordination.contract import Coordinator
-from bridge.coordination.zookeeper_paths import version_of
-from bridge.triggers.foothold import Footholds
-from bridge.triggers.parked import ParkedCells
+from bridge.coordination.zookeeper.paths import version_of
+from bridge.triggers.offsets.kept_offsets import Footholds
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.faults.invariants import check_run_or_parked

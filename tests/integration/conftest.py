@@ -11,9 +11,9 @@ import pytest
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
-from store.clusters.engine import ClusteredEngine
+from store.clusters.model.shard_map import even_map
 from store.clusters.moves import steps
-from store.clusters.shard_map import even_map
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from tests.services import local_mariadb
 from tests.services.cluster_steps import open_engine

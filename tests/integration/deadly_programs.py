@@ -12,7 +12,7 @@ from uuid import UUID
 
 from bridge.triggers.program import Trigger, trigger
 from bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
-from store.cells import Cell
+from store.cells.cell import Cell
 
 TIMED_OUT_TRIES: Final = 2
 ENDED_TRIES: Final = 2

@@ -21,9 +21,9 @@ from bridge.export.batches import Batch
 from bridge.export.declaration import Export
 from bridge.export.unit_run import UnitRun
 from bridge.export.worker import run_exporter
-from store.clusters.engine import ClusteredEngine
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from tests.services.mariadb_cluster import DATASTORE, LONE_CLUSTER, LONE_NODE, node_opener
 
 

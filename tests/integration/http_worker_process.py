@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from store.datastore import Datastore
-from store.server.worker import run_worker
+from store.http.server.worker import run_worker
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ import confluent_kafka
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.server import GatewayConfig, run_gateway
-from store.body_codec import decode_body
-from store.cells import NewCell
-from store.clusters.engine import ClusteredEngine
+from store.cells.body_codec import decode_body
+from store.cells.cell import NewCell
+from store.clusters.model.shard_notes import Clusters
 from store.clusters.moves import mover
-from store.clusters.moves.shard_notes import Clusters
 from store.clusters.moves.steps import Moved
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.mysql_connections import TIMEOUT_S
+from store.engines.mysql.connections import TIMEOUT_S
 from store.errors import CellfeedError, StorageUnavailable
 from store.failpoints import FAILPOINTS, clear_failpoints, unwatch_failpoint, watch_failpoint
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard

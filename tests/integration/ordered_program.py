@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bridge.triggers.program import Trigger, trigger
 from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from store.cells import Cell
+from store.cells.cell import Cell
 
 
 def ordered(settings: Mapping[str, Any]) -> list[Trigger]:

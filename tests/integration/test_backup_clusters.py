@@ -16,22 +16,22 @@ from store.backups.check import read_segment, read_state, verify
 from store.backups.create import Source, create
 from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_clusters import ClusterTarget
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.register import Register
 from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
-from store.body_codec import ERASED_BODY
-from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell
-from store.clusters.engine import ClusteredEngine
-from store.clusters.init import init_cluster
-from store.clusters.restore import ClusterTarget
-from store.clusters.shard_map import even_map
-from store.clusters.storage import ClusterServers
+from store.cells.body_codec import ERASED_BODY
+from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from store.cells.sharding import shard_of
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.create import init_cluster
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.contract_values import LogRange, Replica
-from store.engines.mysql_connections import MySqlServer
-from store.engines.sqlite_restore import SqliteTarget
+from store.engines.contract.values import LogRange, Replica
+from store.engines.mysql.connections import MySqlServer
 from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, passes, set_failpoint
-from store.sharding import shard_of
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, node_opener

@@ -12,7 +12,7 @@ from cellfeed.testing import Kit, RunOutcome
 from consumers.billing.app import GROUP, STATUS_COLUMN, card_of, program
 from consumers.billing.card_provider import CardDeclined, SandboxCardProvider, declines_first
 from consumers.billing.charge_keys import ChargeKeys
-from store.cells import Outcome
+from store.cells.cell import Outcome
 from store.failpoints import FAILPOINTS
 from tests.faults.workload import trip_body
 

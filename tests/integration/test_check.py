@@ -13,15 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from store.body_codec import forget_dictionaries
-from store.cells import RESTORED_COLUMN, NewCell
-from store.checks.findings import NAMED_MAX
+from store.cells.body_codec import forget_dictionaries
+from store.cells.cell import RESTORED_COLUMN, NewCell
 from store.datastore import Datastore
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
-from store.engines.sqlite_cells import position_of
-from store.engines.sqlite_open import CELLS_FILE, INDEX_FILE, STATE_FILE
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.contract.findings import NAMED_MAX
+from store.engines.sqlite.cells import position_of
+from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
+from store.engines.sqlite.scrub import scrub_files
 from store.indexes.definition import parse_definition
 from tests.rides import rides
 from tests.services.kept_index import differences, index_worker, made_index

@@ -19,9 +19,9 @@ import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.gateway.server import GatewayConfig, run_gateway
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.main import main
-from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, WarehouseConfig, WorkerConfig, write_config
+from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, WarehouseConfig, WorkerConfig, write_config
 from cellfeed.run_dir import ProcessEntry, RunDir
 from consumers.warehouse.loader import run_warehouse_loader
 from consumers.warehouse.table import WarehouseTable

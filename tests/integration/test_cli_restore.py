@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.open import open_coordinator
-from bridge.triggers.control import group_prefix
+from bridge.groups.control import group_prefix
 from cellfeed.cli.main import command_line
+from store.backups.into_sqlite import SqliteTarget
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
 from store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
 from tests.integration.cli_instance import CELLFEED, ROOT
 from tests.rides import rides

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.typed.rejected_cells import note_unfit
 from bridge.typed.typed_column import TypedColumn
 from bridge.typed.typed_format import TypedFormat
-from bridge.typed.unfit import note_unfit
 from cellfeed.cli import schemas as verbs
 from cellfeed.cli.main import command_line
-from store.body_codec import decode_body
+from store.cells.body_codec import decode_body
+from store.cells.sharding import row_key_text
 from store.datastore import Datastore
-from store.sharding import row_key_text
 from tests.integration.cli_instance import cellfeed
 
 FARE = {"name": "fare", "type": "long"}
@@ -68,7 +68,7 @@ def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_wh
 
 def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bridge.typed.versions import register_declared
-    from cellfeed.config import load_config
+    from cellfeed.config.model import load_config
 
     monkeypatch.setattr(verbs, "HEARD_S", 0.0)
     file = str(write_schema(run_dir, FARE))

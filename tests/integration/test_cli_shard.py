@@ -16,16 +16,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cellfeed import storage
+from cellfeed.assembly import storage
+from cellfeed.assembly.processes import moves_healed
 from cellfeed.cli.main import command_line
-from cellfeed.config import load_config
-from cellfeed.processes import moves_healed
-from store.cells import new_cell
-from store.clusters import placement
+from cellfeed.config.model import load_config
+from store.cells.cell import new_cell
+from store.cells.sharding import shard_of
 from store.clusters.moves import heal, steps
+from store.clusters.serving import placement
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from store.sharding import shard_of
 from tests.services.local_mariadb import MariaDB, drop_all_databases
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, SHARDS
 from tests.services.waiting import wait_until

@@ -18,7 +18,7 @@ from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
 from cellfeed.cli.main import command_line
 from store.datastore import Datastore
-from store.engines.index_contract import Entry
+from store.engines.contract.indexes import Entry
 from store.errors import InvalidRequest
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from store.datastore import Datastore
-from store.engines.sqlite_cells import position_of
-from store.engines.sqlite_open import CELLS_FILE
+from store.engines.sqlite.cells import position_of
+from store.engines.sqlite.open import CELLS_FILE
 from tests.integration.cli_instance import cellfeed, running
 from tests.rides import rides
 

@@ -11,11 +11,11 @@ from confluent_kafka import TopicPartition
 
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.node import DAMAGE_S
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.clusters.serving.node import DAMAGE_S
 from store.datastore import Datastore
-from store.engines.contract_values import LogRange, Replica
+from store.engines.contract.values import LogRange, Replica
 from store.errors import DataDamaged
 from store.indexes.definition import parse_definition
 from tests.integration.move_steps import gateway, kafka_consumer

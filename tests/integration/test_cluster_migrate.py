@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from store.clusters.init import init_cluster
-from store.clusters.migrate import migrate_cluster
-from store.clusters.shard_map import ShardMap
-from store.clusters.storage import ClusterServers
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_migrations import SCHEMA_VERSION
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import ShardMap
+from store.clusters.operating.create import init_cluster
+from store.clusters.operating.migrate import migrate_cluster
+from store.engines.mysql.connections import MySqlServer, query
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.migrations import SCHEMA_VERSION
 from store.errors import ProtectData, StorageUnavailable, WrongServerSettings
 from tests.services.local_mariadb import MariaDB
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from store.cells import NewCell, Outcome
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.init import init_cluster
-from store.clusters.rejoin import clone, follow_again
-from store.clusters.roles import Role
-from store.clusters.shard_map import even_map
-from store.clusters.storage import ClusterServers
-from store.engines.mysql_connections import MySqlServer
+from store.cells.cell import NewCell, Outcome
+from store.clusters.model.roles import Role
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.create import init_cluster
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone, follow_again
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.engines.mysql.connections import MySqlServer
 from store.errors import NoMinion, ProtectData
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed

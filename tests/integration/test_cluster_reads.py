@@ -9,11 +9,11 @@ from uuid import UUID, uuid5
 import pytest
 
 from store.api import CellStore
-from store.cells import Cell
-from store.client import Client
-from store.clusters.engine import ClusteredEngine
+from store.cells.cell import Cell
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
+from store.http.client import Client
 from tests.integration.test_http_worker import call
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster

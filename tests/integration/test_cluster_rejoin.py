@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from store.cells import Outcome
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import clone, come_back, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
-from store.engines.mysql_replication import copy_lock, follow, is_read_only, minion_status, position
+from store.cells.cell import Outcome
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
+from store.clusters.serving.engine import ClusteredEngine
+from store.engines.mysql.replication import copy_lock, follow, is_read_only, minion_status, position
 from store.errors import ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed

@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 import pytest
 import yaml
 
-from store.cells import new_cell
-from store.clusters.engine import ClusteredEngine
+from store.cells.cell import new_cell
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from tests.integration.cli_instance import ROOT, cellfeed
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from store.clusters import failover
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import follow_again
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_replication import is_read_only, make_read_only, minion_status, position
+from store.clusters.operating import promote as failover
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import follow_again
+from store.clusters.serving.engine import ClusteredEngine
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.replication import is_read_only, make_read_only, minion_status, position
 from store.errors import CellfeedError, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed

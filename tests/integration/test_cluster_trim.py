@@ -7,14 +7,14 @@ from contextlib import closing, suppress
 
 import pytest
 
-from store.cells import NewCell
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.rejoin import follow_again, is_prefix
-from store.clusters.shard_map import even_map
-from store.engines.contract_values import WriteTerms
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
+from store.cells.cell import NewCell
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import follow_again, is_prefix
+from store.clusters.serving.engine import ClusteredEngine
+from store.engines.contract.values import WriteTerms
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.services.cluster_steps import checksums, eventually, open_engine, put_until_stored

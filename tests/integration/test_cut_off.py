@@ -8,13 +8,13 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from store.cells import NewCell, Outcome, new_cell
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import promote
-from store.clusters.storage import ClusterServers
-from store.engines.contract_values import Replica
-from store.engines.mysql_connections import MySqlServer
+from store.cells.cell import NewCell, Outcome, new_cell
+from store.clusters.model.servers import ClusterServers
+from store.clusters.operating.promote import promote
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.engines.contract.values import Replica
+from store.engines.mysql.connections import MySqlServer
 from store.errors import StorageUnavailable
 from store.limits import ADDED_ID_MAX
 from tests.services import local_mariadb

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from cellfeed.cli.main import main
-from cellfeed.config import Config, DatastoreConfig, write_config
-from store.body_codec import forget_dictionaries
-from store.client import Client
+from cellfeed.config.model import Config, DatastoreConfig, write_config
+from store.cells.body_codec import forget_dictionaries
 from store.datastore import Datastore
 from store.dictionaries.trainer import SAMPLES_WANTED
-from store.engines.dictionary_contract import REFRESH_S
+from store.engines.contract.dictionaries import REFRESH_S
+from store.http.client import Client
 from tests.integration.cli_instance import ROOT, running
 from tests.rides import ride, rider, rides, row_of
 from tests.services.waiting import wait_until

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from store.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
-from store.cells import NewCell
-from store.clusters import dictionaries as clustered
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import cluster_role, promote
-from store.clusters.init import init_cluster
-from store.clusters.rejoin import clone
-from store.clusters.shard_map import even_map
-from store.clusters.storage import ClusterServers
-from store.dictionaries.dictionary import Dictionary
+from store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
+from store.cells.cell import NewCell
+from store.cells.dictionary import Dictionary
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.create import init_cluster
+from store.clusters.operating.promote import cluster_role, promote
+from store.clusters.operating.rejoin import clone
+from store.clusters.serving import dictionaries as clustered
+from store.clusters.serving.engine import ClusteredEngine
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
-from store.engines import dictionary_contract
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_dictionaries import MySqlDictionaries
+from store.engines.contract import dictionaries as dictionary_contract
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.dictionaries import MySqlDictionaries
 from store.errors import DataDamaged, DictionaryLost, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
@@ -260,7 +260,7 @@ def test_another_process_reads_what_it_has_never_seen(pair: Pair, tmp_path: Path
         put(engine, rides(0, 40))
         wait_until(lambda: len(shown(engine)) == 40, "all cells are shown")
     program = (
-        "import sys; from pathlib import Path; from cellfeed import storage; from cellfeed.config import load_config\n"
+        "import sys; from pathlib import Path; from cellfeed import storage; from cellfeed.config.model import load_config\n"
         "with storage.open_datastore(load_config(Path(sys.argv[1])), Path()) as store:\n"
         "    print(sum(len(store.get_cells_for_shard(shard).cells) for shard in range(store.shards)))"
     )

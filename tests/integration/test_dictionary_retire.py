@@ -14,15 +14,15 @@ from bridge.backups.kept_state import belongs
 from cellfeed.cli.main import main
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import plan, restore
-from store.body_codec import CODEC_JSON_DICTIONARY, forget_dictionaries
+from store.cells.body_codec import CODEC_JSON_DICTIONARY, forget_dictionaries
+from store.cells.dictionary import Dictionary
 from store.datastore import Datastore
-from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.retiring import retire
 from store.dictionaries.trainer import publish
-from store.engines.sqlite import SqliteEngine
-from store.engines.sqlite_restore import SqliteTarget
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.engine import SqliteEngine
+from store.engines.sqlite.scrub import scrub_files
 from store.errors import NotFound
 from store.failpoints import FailpointReached, set_failpoint
 from tests.rides import ride, row_of

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 import cellfeed
 from cellfeed.cli.main import command_line
-from cellfeed.config import Config, load_config
+from cellfeed.config.model import Config, load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

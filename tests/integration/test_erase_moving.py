@@ -7,13 +7,13 @@ from contextlib import closing, suppress
 
 import pytest
 
-from store.body_codec import is_erased
-from store.cells import NewCell, Outcome
-from store.clusters import placement
-from store.clusters.engine import ClusteredEngine
+from store.cells.body_codec import is_erased
+from store.cells.cell import NewCell, Outcome
 from store.clusters.moves import heal, mover
 from store.clusters.moves.steps import Moved
 from store.clusters.moves.underway import underway
+from store.clusters.serving import placement
+from store.clusters.serving.engine import ClusteredEngine
 from store.errors import OutcomeUnknown, RowErased, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at

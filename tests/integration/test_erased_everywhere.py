@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import RetryPolicy
-from bridge.typed.unfit import note_unfit, unfit_cells
-from store.cells import ERASED_COLUMN, Cell
+from bridge.typed.rejected_cells import note_unfit, unfit_cells
+from store.cells.cell import ERASED_COLUMN, Cell
 from store.datastore import Datastore
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.scrub import scrub_files
 from store.failpoints import FailpointReached, set_failpoint
 from store.indexes import catalog
 from store.indexes.definition import parse_definition

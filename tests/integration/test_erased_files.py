@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.parked import ParkedCells
-from store.body_codec import is_erased
+from bridge.triggers.parked.cells import ParkedCells
+from store.cells.body_codec import is_erased
 from store.datastore import Datastore
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.scrub import scrub_files
 from store.errors import ProtectData
 from store.failpoints import FailpointReached, set_failpoint
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, ended, running

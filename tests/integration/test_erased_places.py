@@ -9,10 +9,10 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.parked import ParkedCells
-from bridge.typed.unfit import forget_row
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.typed.rejected_cells import forget_row
 from store.datastore import Datastore
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.scrub import scrub_files
 from store.indexes import catalog
 from tests.services.personal_data import PLACES, SHARDS, files_with
 

@@ -33,24 +33,24 @@ from bridge.coordination.open import open_coordinator
 from bridge.export import export_group, pace, taking_over, unit_run
 from bridge.export.batches import Batch, BatchReader
 from bridge.export.declaration import Export
+from bridge.export.export_terms import settled
 from bridge.export.forgetting import forget_export
 from bridge.export.kafka_errors import Verdict, error_of, verdict
 from bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
 from bridge.export.records import OutRecord
-from bridge.export.settled import settled
 from bridge.export.tails import read_tails
 from bridge.export.unit_producer import PartitionMoved, UnitProducer
 from bridge.export.verify import ExportVerifier, verify_export
 from bridge.export.watching import Watching
 from bridge.export.worker import run_exporter
-from bridge.triggers.control import Control
-from bridge.triggers.history import Operator, history, operator
-from bridge.triggers.lag import LagReader
-from bridge.triggers.parked import ParkedCells
+from bridge.groups.control import Control
+from bridge.groups.history import Operator, history, operator
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.trimming.needed import needs
 from bridge.trimming.trim import Trimming
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from store.errors import NotFound, ProtectData, Refused, StorageUnavailable
 from store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_process import LOOKS_MEANWHILE

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.export.verify import ExportVerifier
 from cellfeed.verify import StorePlace, TopicPlace, verify
-from store.cells import ERASED_COLUMN
+from store.cells.cell import ERASED_COLUMN
 from store.datastore import Datastore
 from tests.integration.export_steps import NAMESPACE, Exporter, check_equal, export_to, exporters, put, read_topic, wait_caught_up
 from tests.services.local_kafka import Kafka

@@ -13,7 +13,7 @@ import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.export.verify import verify_export
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.versions import Settings, register
 from store.datastore import Datastore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.events.record_batch import decode_record_batches
-from bridge.gateway.apis import APIS
+from bridge.gateway.apis.advertised import APIS
 from store.datastore import Datastore
 from tests.clients import raw_requests
 from tests.clients.raw_requests import encoded

@@ -1,4 +1,4 @@
-"""Every write to a master is guarded (``store/engines/mysql_guard.py``): state, buffer copies, dictionaries,
+"""Every write to a master is guarded (``store/engines/mysql/guard.py``): state, buffer copies, dictionaries,
 indexes and migrations as cells are. On real servers: restarted, fenced, promoted, and with settings of their own."""
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from store.cells import new_cell
-from store.clusters.failover import cluster_role, promote
-from store.clusters.migrate import migrate_cluster
-from store.clusters.roles import Role, read_role
-from store.dictionaries.dictionary import Dictionary
-from store.engines.contract_values import WriteTerms
-from store.engines.index_contract import IndexTable
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_guard import DURABLE_SETTINGS
-from store.engines.mysql_migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
-from store.engines.mysql_replication import make_read_only, open_for_writes
-from store.engines.mysql_state import MySqlState
-from store.engines.state_limits import REVISIONS_SKIPPED
+from store.cells.cell import new_cell
+from store.cells.dictionary import Dictionary
+from store.clusters.model.roles import Role, read_role
+from store.clusters.operating.migrate import migrate_cluster
+from store.clusters.operating.promote import cluster_role, promote
+from store.engines.contract.indexes import IndexTable
+from store.engines.contract.state_limits import REVISIONS_SKIPPED
+from store.engines.contract.values import WriteTerms
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.guard import DURABLE_SETTINGS
+from store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
+from store.engines.mysql.replication import make_read_only, open_for_writes
+from store.engines.mysql.state import MySqlState
 from store.errors import CellfeedError, OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from tests.services.cluster_steps import NAMESPACE, eventually, open_engine, without_replication
 from tests.services.local_mariadb import MariaDB

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from store.cells import Outcome
-from store.clusters.failover import cluster_role, master_state
-from store.clusters.init import init_cluster
-from store.clusters.migrate import identify
-from store.clusters.rejoin import clone, follow_again
-from store.clusters.roles import change_role
-from store.clusters.shard_map import MAP_KEY, even_map, read_map
-from store.clusters.storage import ClusterServers
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_replication import is_read_only
+from store.cells.cell import Outcome
+from store.clusters.model.roles import change_role
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import MAP_KEY, even_map, read_map
+from store.clusters.operating.create import init_cluster
+from store.clusters.operating.migrate import identify
+from store.clusters.operating.promote import cluster_role, master_state
+from store.clusters.operating.rejoin import clone, follow_again
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.replication import is_read_only
 from store.errors import ProtectData
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from store.histories import History

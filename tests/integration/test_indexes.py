@@ -18,11 +18,11 @@ from bridge.indexes.groups import index_positions
 from bridge.indexes.status import drop_versions, version_status
 from bridge.indexes.worker import IndexWorker
 from cellfeed.loading.taxi import load_taxi, shipped_csv, trip_row_key
-from store.client import Client
 from store.datastore import Datastore
-from store.engines.index_contract import Entry
+from store.engines.contract.indexes import Entry
 from store.errors import InvalidLocation, InvalidRequest, NotFound, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from store.http.client import Client
 from store.indexes.check import IndexCheck
 from store.indexes.definition import IndexDefinition, parse_definition
 from store.indexes.version import IndexVersion

@@ -14,12 +14,12 @@ from uuid import UUID, uuid5
 import pytest
 
 from bridge.indexes.groups import index_positions
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import Promotion
-from store.clusters.fan_out import FAN_OUT_THREADS
-from store.clusters.shard_map import even_map
-from store.clusters.supervisor import FailoverSupervisor
+from store.clusters.model.shard_map import even_map
+from store.clusters.operating.auto_failover import FailoverSupervisor
+from store.clusters.operating.promote import Promotion
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.clusters.serving.fan_out import FAN_OUT_THREADS
 from store.datastore import Datastore
 from store.errors import StaleWriter, StorageUnavailable, Unavailable
 from store.indexes.check import IndexCheck

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.triggers.program import RetryPolicy, trigger
 from cellfeed.testing import FaultNeverHappened, Kit, NotIdle, RunOutcome, TriggerStopped
-from store.cells import Cell, Outcome
+from store.cells.cell import Cell, Outcome
 from store.datastore import Datastore
 from store.errors import OutcomeUnknown, StorageUnavailable
 from store.failpoints import FAILPOINTS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from tests.integration.writer_process import body_of, row_of
 

@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from store.body_codec import is_erased
-from store.cells import NewCell
-from store.clusters import placement
-from store.clusters.engine import ClusteredEngine
+from store.cells.body_codec import is_erased
+from store.cells.cell import NewCell
+from store.clusters.model.shard_map import even_map
 from store.clusters.moves import mover, steps
 from store.clusters.moves.underway import underway
-from store.clusters.shard_map import even_map
+from store.clusters.serving import placement
+from store.clusters.serving.engine import ClusteredEngine
 from store.errors import ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.move_steps import SHARD, admins, cells, move, open_engine, shown

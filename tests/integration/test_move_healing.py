@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import master_state
-from store.clusters.moves import heal, mover, shard_notes
+from store.clusters.model import shard_notes
+from store.clusters.model.shard_map import read_map, write_map
+from store.clusters.moves import heal, mover
 from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
 from store.clusters.moves.underway import Underway, underway
-from store.clusters.shard_map import read_map, write_map
+from store.clusters.operating.promote import master_state
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.mysql_connections import query
+from store.engines.mysql.connections import query
 from store.errors import InvalidRequest, StorageUnavailable
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at

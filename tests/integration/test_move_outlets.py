@@ -16,7 +16,7 @@ from bridge.export.verify import verify_export
 from bridge.export.worker import run_exporter
 from bridge.typed.body_schema import body_schema
 from bridge.typed.versions import Settings, register
-from store.clusters.engine import ClusteredEngine
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from tests.clients import raw_requests
 from tests.integration.export_steps import check_equal, export_to, wait_caught_up

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from store.cells import Outcome
-from store.clusters.engine import ClusteredEngine
+from store.cells.cell import Outcome
+from store.clusters.serving.engine import ClusteredEngine
 from store.errors import RowErased
 from tests.integration.move_steps import SHARD, cells, move, open_engine, shown
 from tests.services.mariadb_cluster import TestCluster

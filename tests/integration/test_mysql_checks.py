@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from store.engines import mysql_checks
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_checks import CLOCK_SKEW_MAX_S, PACKET_BYTES_MIN, Problem, ServerRole, check_server, check_tables, refuse
-from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_migrations import Layout, migrate
+from store.engines.mysql import checks
+from store.engines.mysql.checks import CLOCK_SKEW_MAX_S, PACKET_BYTES_MIN, Problem, ServerRole, check_server, check_tables, refuse
+from store.engines.mysql.connections import MySqlServer, query
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.migrations import Layout, migrate
 from store.errors import ProtectData, WrongServerSettings
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
@@ -152,7 +152,7 @@ def test_a_clock_within_the_limit_is_no_problem(connection: Connection[Any]) -> 
 
 
 def test_an_old_server_is_told(connection: Connection[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql_checks, "MARIADB_VERSION_MIN", (99, 0))
+    monkeypatch.setattr(checks, "MARIADB_VERSION_MIN", (99, 0))
     assert "99.0 or newer" in problems_of(connection)["version"].wanted
 
 

@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from store.body_codec import decode_body
-from store.cells import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
-from store.engines.contract_values import LogRange
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
+from store.cells.body_codec import decode_body
+from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
+from store.cells.sharding import shard_of
+from store.engines.contract.values import LogRange
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.errors import DataDamaged
-from store.sharding import shard_of
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 

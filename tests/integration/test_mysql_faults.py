@@ -19,13 +19,15 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from store.cells import NewCell, Outcome, new_cell
-from store.engines import mysql_cells, mysql_connections, mysql_put
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_checks import PACKET_BYTES_MIN
-from store.engines.mysql_connections import MySqlServer, query
+from store.cells.cell import NewCell, Outcome, new_cell
+from store.cells.sharding import shard_of
+from store.engines.mysql import cells as mysql_cells
+from store.engines.mysql import connections
+from store.engines.mysql import put as mysql_put
+from store.engines.mysql.checks import PACKET_BYTES_MIN
+from store.engines.mysql.connections import MySqlServer, query
+from store.engines.mysql.engine import MySqlEngine
 from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
-from store.sharding import shard_of
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.small_disk import NoSmallDisk, fill, make_room, small_disk
@@ -81,7 +83,7 @@ class _InThread(threading.Thread):
         return self._error
 
 
-def open_engine(port: int, *, create: bool = False, timeout_s: float = mysql_connections.TIMEOUT_S, user: str = "root") -> MySqlEngine:
+def open_engine(port: int, *, create: bool = False, timeout_s: float = connections.TIMEOUT_S, user: str = "root") -> MySqlEngine:
     return MySqlEngine(MySqlServer(f"mysql://{user}@127.0.0.1:{port}", timeout_s), "trips", SHARDS, create=create)
 
 
@@ -130,7 +132,7 @@ def test_a_connection_lost_before_the_commit_reaches_the_server_writes_nothing(e
 def test_a_connection_lost_between_the_inserts_and_the_commit_rolls_them_back(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_connections, "PACKET_BYTES_MAX", 100)  # a packet per statement
+    monkeypatch.setattr(connections, "PACKET_BYTES_MAX", 100)  # a packet per statement
     inserts, commit = proxy.on_query("INSERT INTO trips_0001", Action.HOLD_ANSWER), proxy.on_query("COMMIT", Action.CUT_BEFORE)
     inserts.release()
     with pytest.raises(OutcomeUnknown):
@@ -146,7 +148,7 @@ def test_a_connection_lost_between_the_inserts_and_the_commit_rolls_them_back(
 def test_a_connection_lost_before_the_commit_is_sent_costs_the_caller_nothing(
     engine: MySqlEngine, proxy: TcpProxy, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_connections, "PACKET_BYTES_MAX", 100)
+    monkeypatch.setattr(connections, "PACKET_BYTES_MAX", 100)
     rule = proxy.on_query(statement, Action.CUT_AFTER)
     assert [result.outcome for result in engine.put(cells(10))] == [Outcome.STORED] * 10
     assert rule.happened.is_set()
@@ -201,13 +203,13 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """How a put to all shards is sent: as the engine does it to the server that it believes it talks to, or many cells in pieces. Its end was sent for so many
     answers, the COMMIT's among them."""
     asked: list[int] = []
-    run_script = mysql_connections.run_script
+    run_script = connections.run_script
 
     def counted(connection: Connection[Any], statements: Sequence[str]) -> None:
         asked.append(len(statements))
         run_script(connection, statements)
 
-    monkeypatch.setattr(mysql_connections, "run_script", counted)
+    monkeypatch.setattr(connections, "run_script", counted)
     if request.param == "in pieces":
         request.getfixturevalue("in_pieces")
     if request.param == "MySQL":
@@ -267,14 +269,14 @@ def test_the_commit_of_many_cells_is_sent_when_every_piece_is_answered(engine: M
 def test_a_connection_to_a_server_that_says_nothing_is_given_up_long_before_a_statement_would_be(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.stall()
     with monkeypatch.context() as patched, closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}", 600)) as server:
-        patched.setattr(mysql_connections, "GREETING_TIMEOUT_S", 0.2)
+        patched.setattr(connections, "GREETING_TIMEOUT_S", 0.2)
         with pytest.raises(StorageUnavailable, match="nothing written"):
             server.open_connection()
     assert proxy.connections == 1, "it was taken, and then nothing was said"
 
 
 def test_the_limit_for_the_greeting_is_none_for_statements(proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql_connections, "GREETING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(connections, "GREETING_TIMEOUT_S", 2.0)
     with closing(MySqlServer(f"mysql://root@127.0.0.1:{proxy.port}")) as server, server.connection() as connection:
         assert query(connection, "SELECT SLEEP(2.2)")[0][0] == "0"
 
@@ -325,7 +327,7 @@ def test_a_put_that_gives_way_in_a_deadlock_is_run_again(engine: MySqlEngine, di
 def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_connections, "_SESSION", mysql_connections._SESSION.replace("innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"))
+    monkeypatch.setattr(connections, "_SESSION", connections._SESSION.replace("innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"))
     with closing(open_engine(proxy.port)) as impatient:
         query(direct, "BEGIN")
         query(direct, "SELECT * FROM trips_meta.shard_counter FOR UPDATE")

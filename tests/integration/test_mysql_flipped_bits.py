@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from store.checks.findings import Findings
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_integrity import check_node
-from store.engines.mysql_migrations import Layout
+from store.engines.contract.findings import Findings
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.integrity import check_node
+from store.engines.mysql.migrations import Layout
 from store.errors import DataDamaged
 from tests.rides import rides
 from tests.services import local_mariadb

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from store.cells import NewCell, Outcome, PutResult, new_cell
+from store.cells.cell import NewCell, Outcome, PutResult, new_cell
 from store.datastore import Datastore
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_checks import PACKET_BYTES_MIN
-from store.engines.mysql_connections import MySqlServer
+from store.engines.mysql.checks import PACKET_BYTES_MIN
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
 from store.limits import BATCH_BYTES_MAX, GROUP_BYTES_MAX
 from tests.services.local_mariadb import MariaDB
 

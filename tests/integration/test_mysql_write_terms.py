@@ -9,12 +9,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from store.cells import NewCell, Outcome
-from store.clusters.roles import Role, write_role
-from store.engines.contract_values import WriteTerms
-from store.engines.mysql import MySqlEngine
-from store.engines.mysql_connections import MySqlServer
-from store.engines.mysql_guard import ROLE_KEY
+from store.cells.cell import NewCell, Outcome
+from store.clusters.model.roles import Role, write_role
+from store.engines.contract.values import WriteTerms
+from store.engines.mysql.connections import MySqlServer
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.guard import ROLE_KEY
 from store.errors import StaleWriter
 from tests.services.local_mariadb import MariaDB
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
 from cellfeed.verify import StorePlace, verify
-from store.client import Client
 from store.datastore import Datastore
+from store.http.client import Client
 from tests.integration.cli_instance import EMBEDDED, cellfeed, ended, processes
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB

@@ -62,7 +62,7 @@ def test_the_wheel_carries_the_packages_their_data_and_the_licence_and_nothing_e
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"store", "bridge", "consumers", "schemas", "cellfeed"}
     data = {
-        "store/engines/sqlite_schema.sql",
+        "store/engines/sqlite/schema.sql",
         "schemas/avro/cell_envelope.avsc",
         "schemas/json/config.schema.json",
         "cellfeed/data/taxis.csv",

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from store.cells import new_cell
-from store.client import Client
+from store.cells.cell import new_cell
 from store.datastore import Datastore
+from store.http.client import Client
 from store.limits import READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ _WORKER = """
 import sys
 from pathlib import Path
 from store.datastore import Datastore
-from store.server.worker import run_worker
+from store.http.server.worker import run_worker
 with Datastore.open_embedded(Path(sys.argv[1]), "trips", 4) as opened:
     run_worker(opened, on_started=lambda port: print(port, flush=True))
 """

@@ -24,11 +24,11 @@ from bridge.events.envelope import AvroFormat
 from bridge.events.registry import SchemaRegistry, envelope_schema_id
 from bridge.events.registry_http import registry_app
 from bridge.events.views import Condition
-from bridge.gateway.declared_topics import VirtualTopic
 from bridge.gateway.server import GatewayConfig, run_gateway
-from store.cells import StoredCell
+from bridge.gateway.topics.declared_topics import VirtualTopic
+from store.cells.cell import StoredCell
+from store.cells.sharding import row_key_text
 from store.datastore import Datastore
-from store.sharding import row_key_text
 
 START_TIMEOUT_S = 20.0
 TOPIC = "trips.BASE"

@@ -12,15 +12,15 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.parked import ParkedCells
-from cellfeed.storage import engine_of
-from store.cells import NewCell, StoredCell, new_cell
-from store.clusters.engine import ClusteredEngine
-from store.clusters.scrub import scrub_cluster
+from bridge.triggers.parked.cells import ParkedCells
+from cellfeed.assembly.storage import engine_of
+from store.cells.cell import NewCell, StoredCell, new_cell
+from store.cells.sharding import shard_of
+from store.clusters.operating.scrub import scrub_cluster
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, set_failpoint
 from store.indexes.version import IndexVersion
-from store.sharding import shard_of
 from tests.integration.cli_instance import cellfeed
 from tests.services import local_mariadb
 from tests.services.cluster_steps import checksums, open_engine

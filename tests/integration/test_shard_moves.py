@@ -11,18 +11,18 @@ import confluent_kafka
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from store.cells import RESTORED_COLUMN, NewCell, Outcome, PutResult
-from store.clusters import placement
-from store.clusters.engine import ClusteredEngine
-from store.clusters.failover import promote
+from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, PutResult
+from store.clusters.model.shard_map import read_map
 from store.clusters.moves import mover, steps
 from store.clusters.moves.underway import owners, underway
-from store.clusters.rejoin import clone, follow_again
-from store.clusters.shard_map import read_map
+from store.clusters.operating.promote import promote
+from store.clusters.operating.rejoin import clone, follow_again
+from store.clusters.serving import placement
+from store.clusters.serving.engine import ClusteredEngine
 from store.datastore import Datastore
-from store.engines.contract_values import LogRange
-from store.engines.index_contract import IndexTable
-from store.engines.mysql_state import MySqlState
+from store.engines.contract.indexes import IndexTable
+from store.engines.contract.values import LogRange
+from store.engines.mysql.state import MySqlState
 from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
 from store.indexes.definition import parse_definition

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import store.engines.sqlite_files as sqlite_files
-from store.engines.sqlite_files import SqliteFile, connect
+import store.engines.sqlite.files as sqlite_files
+from store.engines.sqlite.files import SqliteFile, connect
 from store.failpoints import passes, set_failpoint
 
 

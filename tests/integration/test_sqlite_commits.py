@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-import store.engines.sqlite_files as sqlite_files
+import store.engines.sqlite.files as sqlite_files
 from store.datastore import Datastore
 from store.failpoints import watch_failpoint
 from tests.services.small_disk import NoSmallDisk, fill, make_room, small_disk
@@ -24,10 +24,10 @@ AT_THE_DESCRIPTOR_LIMIT = f"""
 import os, sys, resource
 from pathlib import Path
 from uuid import UUID
-import store.engines.sqlite_files as sqlite_files
+import store.engines.sqlite.files as sqlite_files
 from store.datastore import Datastore
-from store.dictionaries.dictionary import Dictionary
-from store.engines.index_contract import Entry, IndexTable
+from store.cells.dictionary import Dictionary
+from store.engines.contract.indexes import Entry, IndexTable
 
 sqlite_files._CHECKPOINT_BYTES = 0
 store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from store.body_codec import decode_body
-from store.cells import RESTORED_COLUMN, NewCell, Outcome
+from store.cells.body_codec import decode_body
+from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome
 from store.datastore import Datastore
-from store.engines.sqlite import SqliteEngine
-from store.engines.sqlite_open import CELLS_FILE
-from store.engines.sqlite_scrub import scrub_files
+from store.engines.sqlite.engine import SqliteEngine
+from store.engines.sqlite.open import CELLS_FILE
+from store.engines.sqlite.scrub import scrub_files
 from store.errors import CellfeedError, DataDamaged
 from tests.rides import rides
 

@@ -16,8 +16,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.shard_run import CHUNK_CELLS
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.shard.run import CHUNK_CELLS
 from consumers.billing.app import GROUP
 from consumers.billing.card_provider import SandboxCardProvider, declines_first
 from consumers.billing.charge_keys import ChargeKeys

@@ -16,8 +16,8 @@ import pytest
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.deadlines import EXIT_TIMED_OUT
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT
 from store.datastore import Datastore
 from tests.faults.invariants import check_run_or_parked
 from tests.integration.deadly_programs import ENDED_TRIES, TIMED_OUT_TRIES

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from tests.services.waiting import wait_until
 

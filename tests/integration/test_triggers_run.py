@@ -21,7 +21,7 @@ import yaml
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.open import open_coordinator
-from bridge.triggers.parked import ParkedCells
+from bridge.triggers.parked.cells import ParkedCells
 from store.datastore import Datastore
 from store.errors import Unavailable
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, processes, running

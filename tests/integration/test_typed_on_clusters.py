@@ -17,11 +17,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cellfeed import storage
+from cellfeed.assembly import storage
 from cellfeed.cli import schemas as verbs
-from cellfeed.config import load_config
-from store.cells import new_cell
-from store.clusters.failover import promote
+from cellfeed.config.model import load_config
+from store.cells.cell import new_cell
+from store.clusters.operating.promote import promote
 from store.datastore import Datastore
 from tests.clients.drivers import DRIVERS
 from tests.clients.trips_log import Received

@@ -20,14 +20,14 @@ from kazoo.client import KazooClient
 from bridge.coordination.contract import CommittedOffset, Coordinator, Session
 from bridge.coordination.in_store import StoreCoordinator
 from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_connection import Connection
-from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
-from bridge.gateway.slot_claims import why_stopped
+from bridge.coordination.zookeeper.connection import Connection
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.assembly.processes import open_datastore
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
-from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, write_config
-from cellfeed.processes import open_datastore
+from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, write_config
 from cellfeed.run_dir import RunDir
 from store.datastore import Datastore
 from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, ProtectData, Refused, StaleWriter, Unavailable

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from bridge.triggers.program import RetryPolicy, Trigger, trigger
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.errors import StorageUnavailable
 
 

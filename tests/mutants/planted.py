@@ -4,7 +4,7 @@
 
     [[mutant]]
     name = "sqlite-synchronous-normal"
-    file = "store/engines/sqlite_files.py"
+    file = "store/engines/sqlite/files.py"
     old = 'PRAGMA synchronous=FULL"'        # found exactly once in the file
     new = 'PRAGMA synchronous=NORMAL"'
     tests = ["tests/unit/test_durability.py::test_…"]

@@ -17,19 +17,19 @@ from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
-from bridge.gateway import api_08_offset_commit
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
+from bridge.gateway.apis import api_08_offset_commit
+from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from bridge.gateway.groups.slot_claims import SlotClaims
+from bridge.gateway.groups.spread import SLOTS
 from bridge.gateway.nodes import register
-from bridge.gateway.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.slot_claims import SlotClaims
-from bridge.gateway.spread import SLOTS
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells import Outcome, new_cell
-from store.clusters.roles import Role, change_role, read_role, write_role
+from store.cells.cell import Outcome, new_cell
+from store.clusters.model.roles import Role, change_role, read_role, write_role
 from store.datastore import Datastore
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.errors import InvalidRequest, NotFound, RowErased, StaleWriter, Unavailable
 from tests.races.scheduler import Case, Run
 

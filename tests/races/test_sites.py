@@ -11,32 +11,32 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("store", "bridge", "consumers", "cellfeed")
 
 MARKED: Final = {
-    "store/engines/sqlite_state.py:SqliteState.commit": "cas.state",
-    "store/engines/mysql_state.py:MySqlState.commit": "cas.state",
-    "store/engines/mysql_guard.py:Guard.until_it_holds": "cas.guard",
+    "store/engines/sqlite/state.py:SqliteState.commit": "cas.state",
+    "store/engines/mysql/state.py:MySqlState.commit": "cas.state",
+    "store/engines/mysql/guard.py:Guard.until_it_holds": "cas.guard",
     "store/clusters/moves/shard_side.py:ShardSide._commit": "cas.shard",
-    "bridge/coordination/zookeeper_connection.py:Connection.commit": "cas.zookeeper",
+    "bridge/coordination/zookeeper/connection.py:Connection.commit": "cas.zookeeper",
     "cellfeed/testing/zookeeper_tree.py:TreeClient.commit": "cas.zookeeper",
-    "store/engines/mysql_replication.py:make_read_only": "fence.server",
-    "store/clusters/failover.py:raise_epoch": "role.raise",
-    "store/clusters/promises.py:promise": "role.promise",
+    "store/engines/mysql/replication.py:make_read_only": "fence.server",
+    "store/clusters/operating/promote.py:raise_epoch": "role.raise",
+    "store/clusters/model/promises.py:promise": "role.promise",
 }
 """What compares and sets, fences, or changes roles by itself, and the failpoints around it."""
 
 THROUGH: Final = {
-    "store/clusters/state.py:ClusterState.commit": "commit",
-    "store/engines/mysql_guard.py:Guard.commit": "until_it_holds",
-    "bridge/coordination/zookeeper_history.py:ZooKeeperHistory.commit": "commit",
+    "store/clusters/serving/state.py:ClusterState.commit": "commit",
+    "store/engines/mysql/guard.py:Guard.commit": "until_it_holds",
+    "bridge/coordination/zookeeper/history.py:ZooKeeperHistory.commit": "commit",
     "cellfeed/testing/failing_master.py:_MastersState.commit": "commit",
     "cellfeed/testing/gate.py:_GatedState.commit": "commit",
 }
 """What goes through one of those, by the call with which it does."""
 
 OTHERS: Final = {
-    "store/engines/contract.py:StateTable.commit": "a protocol",
-    "store/engines/contract.py:NodeStateTable.commit": "a protocol",
+    "store/engines/contract/engine.py:StateTable.commit": "a protocol",
+    "store/engines/contract/engine.py:NodeStateTable.commit": "a protocol",
     "bridge/coordination/open.py:_NoStorage.commit": "refuses",
-    "bridge/coordination/zookeeper_client.py:ZooKeeperClient.commit": "abstract",
+    "bridge/coordination/zookeeper/client.py:ZooKeeperClient.commit": "abstract",
     "bridge/export/unit_producer.py:UnitProducer.commit": "a Kafka transaction: failpoints export.before_commit and export.after_commit",
     "cellfeed/testing/zookeeper_tree.py:ZooKeeperTree.commit": "the server in memory, called by its connections alone",
 }
@@ -48,7 +48,7 @@ SQL_OF_ROLES: Final = ("SET GLOBAL read_only = 1", "state_entry (entry_key, valu
 """What a fence or a change of roles says to a server."""
 
 SQL_BESIDE: Final = {
-    "store/engines/mysql_restore.py": "a restore, of storage that nobody can open: failpoints mysql.restore.*",
+    "store/backups/into_mysql.py": "a restore, of storage that nobody can open: failpoints mysql.restore.*",
 }
 
 

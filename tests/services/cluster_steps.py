@@ -10,10 +10,10 @@ from uuid import UUID, uuid5
 
 import pymysql
 
-from store.cells import NewCell, Outcome, new_cell
-from store.clusters.cluster import Watermark
-from store.clusters.engine import ClusteredEngine
-from store.clusters.supervisor import FailoverSupervisor
+from store.cells.cell import NewCell, Outcome, new_cell
+from store.clusters.operating.auto_failover import FailoverSupervisor
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
 from store.errors import StorageUnavailable, Unavailable
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 

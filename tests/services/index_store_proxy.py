@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from store.cells import StoredCell
-from store.engines.contract_values import LocatedCell, Replica
-from store.engines.index_contract import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
+from store.cells.cell import StoredCell
+from store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
+from store.engines.contract.values import LocatedCell, Replica
 
 
 class IndexStoreProxy:
-    """:class:`store.engines.index_contract.IndexStore`."""
+    """:class:`store.engines.contract.indexes.IndexStore`."""
 
     def __init__(self, store: IndexStore) -> None:
         self.store = store

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from store.datastore import Datastore
 from store.indexes.definition import parse_definition
 from store.indexes.keeper import IndexKeeper

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.parked import ParkedCell, ParkedCells
-from bridge.typed.unfit import note_unfit
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from bridge.typed.rejected_cells import note_unfit
 from store.datastore import Datastore
 from store.failpoints import FailpointReached, set_failpoint
 from store.indexes.definition import parse_definition

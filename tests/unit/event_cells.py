@@ -7,9 +7,9 @@ import uuid
 from hypothesis import strategies as st
 
 from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
-from store import json_body
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from store.cells import canonical_json
+from store.cells.body_codec import encode_body
+from store.cells.cell import StoredCell
 from tests.unit.test_json_body import BODIES
 
 FORMATS: list[EventFormat] = [AvroFormat(100_001), JsonFormat()]
@@ -38,7 +38,7 @@ def cells(draw: st.DrawFn, first_id: int = 0, span: int = 5_000) -> list[StoredC
             draw(COLUMNS),
             draw(REF_KEYS),
             moment_us,
-            encode_body(json_body.canonical(draw(BODIES))),
+            encode_body(canonical_json.canonical(draw(BODIES))),
         )
         for added_id, moment_us in zip(ids, moments, strict=True)
     ]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from store.body_codec import encode_body
-from store.cells import StoredCell
-from store.engines.contract_values import LogRange
-from store.json_body import canonical
+from store.cells.body_codec import encode_body
+from store.cells.canonical_json import canonical
+from store.cells.cell import StoredCell
+from store.engines.contract.values import LogRange
 
 
 def log_cell(added_id: int, row: int = 0, column: str = "BASE", ref_key: int = 0, body: dict[str, Any] | None = None) -> StoredCell:

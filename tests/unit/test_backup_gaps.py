@@ -15,16 +15,16 @@ from store.backups import check, log_writer
 from store.backups.create import Source, create
 from store.backups.ends import acknowledged_heads
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import plan, restore
-from store.cells import Triple
+from store.cells.cell import Triple
+from store.cells.log_gaps import GapCheck
 from store.datastore import Datastore
-from store.engines.contract_values import Head, LocatedCell, Replica
-from store.engines.sqlite_cells import position_of
-from store.engines.sqlite_open import CELLS_FILE
-from store.engines.sqlite_restore import SqliteTarget
+from store.engines.contract.values import Head, LocatedCell, Replica
+from store.engines.sqlite.cells import position_of
+from store.engines.sqlite.open import CELLS_FILE
 from store.errors import DataDamaged, StorageUnavailable
 from store.limits import ADDED_ID_MAX
-from store.log_gaps import GapCheck
 from tests.rides import rides
 
 SHARDS = 2
@@ -49,7 +49,7 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 @pytest.fixture(autouse=True)
 def _blind_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine finds lost cells by itself (``test_sqlite_damage.py``); here it does not, so a backup has to."""
-    monkeypatch.setattr("store.engines.sqlite.refuse_gap", lambda *_, **__: None)
+    monkeypatch.setattr("store.engines.sqlite.engine.refuse_gap", lambda *_, **__: None)
 
 
 def change(tmp_path: Path, sql: str, *values: object) -> None:

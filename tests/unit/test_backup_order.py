@@ -13,14 +13,14 @@ from bridge.backups.kept_state import belongs, restored
 from store.backups.check import check_files, read_state, verify
 from store.backups.create import Source, create
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.manifest import Manifest, encode_manifest
 from store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
 from store.backups.prune import DAY_US, Decision, decide, remove
 from store.backups.restore import backup_readers, plan, readers_ahead, refuse_readers_ahead, restore
-from store.cells import NewCell
+from store.cells.cell import NewCell
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
 from store.failpoints import FailpointReached, set_failpoint
 from store.histories import NO_HISTORY

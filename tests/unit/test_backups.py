@@ -16,34 +16,34 @@ import pytest
 from bridge.backups.kept_state import belongs, restored, trigger_groups
 from bridge.events.envelope import JsonFormat
 from bridge.events.views import View
-from bridge.gateway.api_23_offset_for_leader_epoch import end_of_epoch
-from bridge.gateway.blocks import encode_range
-from bridge.gateway.topics import make_topic
-from bridge.triggers.parked import ParkedCell, ParkedCells
+from bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
+from bridge.gateway.log.blocks import encode_range
+from bridge.gateway.topics.topics import make_topic
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from store.backups.check import dictionaries_known, read_state, verify
 from store.backups.create import Source, create
 from store.backups.epochs import EPOCHS_LEFT_OUT
 from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.manifest import Reader, encode_manifest
 from store.backups.marker import MANIFEST
 from store.backups.prune import DAY_US, decide, remove
 from store.backups.register import Register
 from store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
-from store.body_codec import decode_body, forget_dictionaries, is_erased
-from store.cells import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from store.cells.body_codec import decode_body, forget_dictionaries, is_erased
+from store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from store.cells.dictionary import Dictionary
+from store.cells.sharding import shard_of
 from store.datastore import Datastore
-from store.dictionaries.dictionary import Dictionary
 from store.dictionaries.trainer import publish
 from store.dictionaries.training import Sample, train
-from store.engines.sqlite_restore import SqliteTarget
-from store.engines.state_limits import REVISIONS_SKIPPED
+from store.engines.contract.state_limits import REVISIONS_SKIPPED
 from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
 from store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
 from store.histories import NO_HISTORY, History
 from store.indexes.catalog import BUILDING
 from store.indexes.definition import parse_definition
-from store.sharding import shard_of
 from tests.rides import ride, rides
 
 SHARDS = 4

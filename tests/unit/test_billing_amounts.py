@@ -11,7 +11,7 @@ import pytest
 from consumers.billing.app import STATUS_COLUMN, bill_trip
 from consumers.billing.card_provider import CardDeclined, KeyReused, SandboxCardProvider, declines_first
 from consumers.billing.charge_keys import ChargeKeys
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.errors import InvalidRequest
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
-from store.cells import NewCell, Outcome, PutResult
-from store.clusters.buffer import BufferDrain, BufferedWriter
-from store.clusters.buffer_table import BufferCount, BufferedCell, BufferTable
-from store.clusters.cluster import Cluster
+from store.cells.cell import NewCell, Outcome, PutResult
+from store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from store.clusters.serving.cluster import Cluster
+from store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
 from store.errors import CellConflict, RowErased, StorageUnavailable
 
 
@@ -19,7 +19,7 @@ def cell(number: int, body: bytes = b"{}") -> NewCell:
 
 
 class Table:
-    """A buffer table in memory, as :class:`store.clusters.buffer_table.BufferTable` says."""
+    """A buffer table in memory, as :class:`store.engines.contract.buffer.BufferTable` says."""
 
     def __init__(self) -> None:
         self.rows: dict[int, BufferedCell] = {}

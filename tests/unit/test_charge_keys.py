@@ -12,17 +12,17 @@ import pytest
 from bridge.backups.kept_state import belongs, restored
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.start import EARLIEST, StartOfGroup
+from bridge.groups.start import EARLIEST, StartOfGroup
 from consumers.billing.app import GROUP, STATUS_COLUMN, bill_trip
 from consumers.billing.card_provider import SandboxCardProvider, declines_first
 from consumers.billing.charge_keys import ChargeKeys, key_of_place
 from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.folder import BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import plan, restore
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 
 SHARDS = 4

@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from store.cells import NewCell, Outcome, PutResult, conflict_error, new_cell, refused_as_erased
-from store.clusters.buffer import BufferDrain, BufferedWriter
-from store.clusters.buffer_table import BufferCount, BufferedCell
+from store.cells.cell import NewCell, Outcome, PutResult, conflict_error, new_cell, refused_as_erased
+from store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from store.engines.contract.buffer import BufferCount, BufferedCell
 from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 SHARD: Final = 0

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from store.clusters.node import StorageNode
-from store.engines.contract_values import Look
+from store.clusters.serving.node import StorageNode
+from store.engines.contract.values import Look
 from store.errors import StorageUnavailable
 from tests.services.waiting import wait_until
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from store.clusters import cluster as cluster_module
-from store.clusters.cluster import Cluster, Watermark
-from store.clusters.node import NodeView, StorageNode
-from store.clusters.roles import Role
-from store.engines.contract_values import Head
+from store.clusters.model.roles import Role
+from store.clusters.serving import cluster as cluster_module
+from store.clusters.serving.cluster import Cluster, Watermark
+from store.clusters.serving.node import NodeView, StorageNode
+from store.engines.contract.values import Head
 from store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 
 ROLE = Role("c1", "a", 1, ["b", "c"])

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from store.clusters.cluster import Cluster
-from store.clusters.node import NodeView
-from store.clusters.roles import Role
-from store.engines.contract_values import Head
+from store.clusters.model.roles import Role
+from store.clusters.serving.cluster import Cluster
+from store.clusters.serving.node import NodeView
+from store.engines.contract.values import Head
 
 ALONE: Final = Role("c1", "a", 0)
 JOINED: Final = ALONE.with_minion("b", semi_sync=False)

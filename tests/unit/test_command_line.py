@@ -26,7 +26,7 @@ def group(first: str | None = None) -> TyperGroup:
 def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
     code = "import json, sys; from cellfeed.cli.main import command_line; command_line('run'); print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
-    assert "cellfeed.processes" in loaded
+    assert "cellfeed.assembly.processes" in loaded
     assert not set(loaded) & set(OF_OTHERS)
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import yaml
 
-from cellfeed.config import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig, check_config, load_config, nodes_at, process_names, write_config
-from cellfeed.config_schema import config_schema
+from cellfeed.config.json_schema import config_schema
+from cellfeed.config.model import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig, check_config, load_config, nodes_at, process_names, write_config
 from cellfeed.servers.configured import own_clusters
 from schemas import load_json_schema
 from store.errors import InvalidRequest, ProtectData
@@ -162,7 +162,7 @@ def test_loopback_has_several_names(tmp_path: Path, host: str) -> None:
 
 
 def test_the_published_schema_follows_from_the_types() -> None:
-    assert load_json_schema("config") == config_schema(), "python -m cellfeed.config_schema > schemas/json/config.schema.json writes it anew"
+    assert load_json_schema("config") == config_schema(), "python -m cellfeed.config.json_schema > schemas/json/config.schema.json writes it anew"
 
 
 def test_the_published_schema_takes_the_defaults_and_refuses_what_the_reader_refuses() -> None:

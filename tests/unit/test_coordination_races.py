@@ -11,9 +11,9 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked import ParkedCell, ParkedCells
-from store.engines.contract import StateTable
-from store.engines.sqlite_state import SqliteState
+from bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from store.engines.contract.engine import StateTable
+from store.engines.sqlite.state import SqliteState
 from store.errors import StaleWriter
 
 TTL_S = 60.0

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from store.cells import Outcome
+from store.cells.cell import Outcome
 from store.datastore import Datastore
 from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
 from store.failpoints import passes, set_failpoint

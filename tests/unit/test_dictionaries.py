@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import json_body
-from store.body_codec import (
+from store.cells import canonical_json, known_dictionaries
+from store.cells.body_codec import (
     CODEC_JSON_DICTIONARY,
     CODEC_JSON_ZSTD,
     CODEC_MSGPACK_ZLIB,
@@ -25,13 +25,13 @@ from store.body_codec import (
     encode_with,
     forget_dictionaries,
 )
-from store.cells import NewCell, Outcome, PutResult
-from store.dictionaries import known, trainer
-from store.dictionaries.dictionary import Dictionary, from_line, id_of, to_line
-from store.dictionaries.known import KnownDictionary
+from store.cells.cell import NewCell, Outcome, PutResult
+from store.cells.dictionary import Dictionary, from_line, id_of, to_line
+from store.cells.known_dictionaries import KnownDictionary
+from store.dictionaries import trainer
 from store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
 from store.dictionaries.training import SAMPLES_WANTED, Sample, train
-from store.engines.dictionary_contract import REFRESH_S, DictionariesOfPuts, Turn
+from store.engines.contract.dictionaries import REFRESH_S, DictionariesOfPuts, Turn
 from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
 from store.limits import DICTIONARIES_MAX
 from tests.rides import rides
@@ -48,9 +48,9 @@ def source() -> Iterator[dict[int, Dictionary]]:
     """An open store with these dictionaries, and a process that knows none."""
     forget_dictionaries()
     there: dict[int, Dictionary] = {}
-    known.add_source(there.get)
+    known_dictionaries.add_source(there.get)
     yield there
-    known.remove_source(there.get)
+    known_dictionaries.remove_source(there.get)
 
 
 def encoded(dictionary: Dictionary = FIRST, count: int = 20) -> list[bytes]:
@@ -63,8 +63,8 @@ def encoded(dictionary: Dictionary = FIRST, count: int = 20) -> list[bytes]:
 @settings(max_examples=40)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(-5, 5) | st.text(max_size=300)), max_size=20))
 def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> None:
-    dictionary = known.know(FIRST)
-    texts = [json_body.canonical(body) for body in bodies]
+    dictionary = known_dictionaries.know(FIRST)
+    texts = [canonical_json.canonical(body) for body in bodies]
     for stored, text in zip(encode_with(dictionary, texts), texts, strict=True):
         assert stored[:5] == bytes([CODEC_JSON_DICTIONARY]) + FIRST.dictionary_id.to_bytes(4)
         assert decode_body(stored) == text
@@ -73,9 +73,9 @@ def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> N
 
 def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
     base, status = rides(0, 30), rides(0, 30, "STATUS")
-    long = [NewCell(b"\0" * 16, "BASE", 1, json_body.canonical({"x": "y" * DICTIONARY_BODY_BYTES_MAX}))]
+    long = [NewCell(b"\0" * 16, "BASE", 1, canonical_json.canonical({"x": "y" * DICTIONARY_BODY_BYTES_MAX}))]
     cells = [*base[:10], *status, *long, *base[10:]]
-    bodies = encode_cells(cells, {"BASE": known.know(FIRST)})
+    bodies = encode_cells(cells, {"BASE": known_dictionaries.know(FIRST)})
     assert [body[0] for body in bodies] == [3] * 10 + [2] * 31 + [3] * 20
     assert [decode_body(body) for body in bodies] == [cell.body_json for cell in cells]
     assert {body[0] for body in encode_cells(cells, {})} == {CODEC_JSON_ZSTD}
@@ -147,7 +147,7 @@ def test_threads_that_encode_and_decode_at_once_do_not_meet(source: dict[int, Di
 
     def work() -> None:
         for dictionary in (FIRST, SECOND) * 10:
-            bodies = encode_with(known.known_dictionary(dictionary.dictionary_id), expected)
+            bodies = encode_with(known_dictionaries.known_dictionary(dictionary.dictionary_id), expected)
             if [decode_body(body) for body in bodies] != expected:
                 wrong.append(dictionary)
 
@@ -169,7 +169,7 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
         asked.append(dictionary_id)
         return FIRST
 
-    known.add_source(find)
+    known_dictionaries.add_source(find)
     try:
         readers = [threading.Thread(target=lambda: [decode_body(body) for body in bodies]) for _ in range(4)]
         for reader in readers:
@@ -178,7 +178,7 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
             reader.join()
         assert [decode_body(body) for body in bodies] == [cell.body_json for cell in rides(0, 20)]
     finally:
-        known.remove_source(find)
+        known_dictionaries.remove_source(find)
     assert asked == [FIRST.dictionary_id]
 
 
@@ -193,23 +193,23 @@ def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_it(source: 
     def silent(_: int) -> Dictionary | None:
         raise StorageUnavailable("away")
 
-    known.add_source(silent)
+    known_dictionaries.add_source(silent)
     try:
         with pytest.raises(StorageUnavailable, match=f"dictionary {FIRST.name} .* cannot be looked up just now: away"):
             decode_body(encoded()[0])
         source[FIRST.dictionary_id] = FIRST
         assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
     finally:
-        known.remove_source(silent)
+        known_dictionaries.remove_source(silent)
 
 
 def test_an_id_means_one_content() -> None:
     assert id_of(FIRST.sha256) == FIRST.dictionary_id != SECOND.dictionary_id
-    known.know(FIRST)
+    known_dictionaries.know(FIRST)
     twin = Dictionary("BASE", SECOND.content, 0, 0)
     twin.__dict__["sha256"] = FIRST.sha256  # two contents with one id, which nobody can make in a test's time
     with pytest.raises(ProtectData, match="two dictionaries have the id"):
-        known.know(twin)
+        known_dictionaries.know(twin)
 
 
 def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
@@ -224,7 +224,7 @@ def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
 
 
 class FakeStore:
-    """:class:`store.engines.dictionary_contract.DictionaryTable` in memory, that fails when told to."""
+    """:class:`store.engines.contract.dictionaries.DictionaryTable` in memory, that fails when told to."""
 
     def __init__(self) -> None:
         self.contents: dict[int, Dictionary] = {}

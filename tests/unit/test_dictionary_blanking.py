@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import json_body
+from store.cells import canonical_json
 from store.dictionaries.blanking import SHARED_ROW_KEYS_MIN, blanked
 from store.dictionaries.training import SAMPLES_MIN, NotWorthIt, Sample, train
 from tests.rides import ZONES, ride, rider, rides
@@ -24,7 +24,7 @@ def key(number: int) -> bytes:
 
 
 def samples(bodies: list[dict[str, Any]]) -> list[Sample]:
-    return [Sample(key(number), json_body.canonical(body)) for number, body in enumerate(bodies)]
+    return [Sample(key(number), canonical_json.canonical(body)) for number, body in enumerate(bodies)]
 
 
 def of_rides(count: int) -> list[Sample]:
@@ -56,7 +56,7 @@ def test_the_one_who_has_most_rows_is_no_more_public_than_the_others() -> None:
 
 
 def test_a_value_of_one_row_key_is_not_shared_however_many_cells_it_has() -> None:
-    body = json_body.canonical({"name": "Ada Lovelace"})
+    body = canonical_json.canonical({"name": "Ada Lovelace"})
     others = samples([{"name": "nobody"} for _ in range(ROWS)])
     assert b"Lovelace" not in b"".join(blanked([*others, *[Sample(key(99_999), body)] * (5 * SHARED_ROW_KEYS_MIN)]))
 
@@ -84,7 +84,7 @@ def test_a_trained_dictionary_holds_no_planted_value_of_few_row_keys(planted: li
     found = of_rides(ROWS)
     for number in range(times):
         body = json.loads(ride(number).body_json) | {"payment": text, name: 1, "notes": [in_list]}
-        found[number * 3] = Sample(key(number), json_body.canonical(body))
+        found[number * 3] = Sample(key(number), canonical_json.canonical(body))
     dictionary = train("BASE", found).dictionary
     for value in planted:
         assert value.encode() not in dictionary.content
@@ -104,7 +104,7 @@ def of_drivers(count: int, fields: int = 2) -> tuple[list[Sample], list[tuple[st
     found = []
     for number, cell in enumerate(rides(0, 2_000)):
         told = dict(zip(("driver", "phone")[:fields], drivers[number % count], strict=False))
-        found.append(Sample(cell.row_key, json_body.canonical(json.loads(cell.body_json) | told)))
+        found.append(Sample(cell.row_key, canonical_json.canonical(json.loads(cell.body_json) | told)))
     return found, drivers
 
 

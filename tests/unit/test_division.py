@@ -10,9 +10,9 @@ import pytest
 from bridge.coordination.assignment import RETURN_S
 from bridge.coordination.contract import Claim, Session
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.control import OPERATOR
-from bridge.triggers.division import Division
-from bridge.triggers.standing import RENEWALS_IN_A_LEASE, Standing
+from bridge.groups.control import OPERATOR
+from bridge.groups.division import Division
+from bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
 from store.datastore import Datastore
 from store.errors import StorageUnavailable, Unavailable
 

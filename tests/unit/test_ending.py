@@ -12,8 +12,8 @@ import pytest
 STARTING = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from cellfeed import supervisor
-from cellfeed.ending import end_at_signals
+from cellfeed.instance import supervisor
+from cellfeed.signals import end_at_signals
 from cellfeed.run_dir import RunDir
 
 start = subprocess.Popen
@@ -33,7 +33,7 @@ supervisor.start_one(directory, "worker", "worker")
 
 SWALLOWED = """
 import os, signal
-from cellfeed.ending import end_at_signals, raise_if_asked
+from cellfeed.signals import end_at_signals, raise_if_asked
 
 class Dropped:
     def __del__(self):

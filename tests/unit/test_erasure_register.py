@@ -17,16 +17,16 @@ from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.erasures import to_erase, told_of
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.manifest import encode_manifest
 from store.backups.marker import MANIFEST, MARKER
 from store.backups.prune import decide, remove
 from store.backups.register import FILES, NOT_DONE, Register
 from store.backups.restore import plan, restore
-from store.body_codec import is_erased
-from store.cells import NewCell, Outcome
+from store.cells.body_codec import is_erased
+from store.cells.cell import NewCell, Outcome
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.erasures import DONE, ErasureNotes, done_of
 from store.errors import DataDamaged
 from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from store import erasures
-from store.body_codec import is_erased
-from store.cells import ERASED_COLUMN
+from store.cells.body_codec import is_erased
+from store.cells.cell import ERASED_COLUMN
 from store.datastore import Datastore
 from store.erasures import ErasureJob, ErasureNotes
 from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StaleWriter, StorageUnavailable

@@ -17,10 +17,10 @@ import schemas
 from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
 from bridge.events.record_keys import record_keys
 from bridge.events.varints import read_varint, varint, varint_of_moment
-from store import json_body
-from store.cells import StoredCell
+from store.cells import canonical_json
+from store.cells.cell import StoredCell
+from store.cells.sharding import row_key_text
 from store.errors import DataDamaged
-from store.sharding import row_key_text
 from tests.unit.event_cells import ADDED_IDS, BORDERS, COLUMNS, FORMATS, MOMENTS_US, REF_KEYS, SHARDS
 from tests.unit.test_json_body import BODIES
 
@@ -69,7 +69,7 @@ def test_record_keys_are_the_row_keys_as_text(row_keys: list[bytes]) -> None:
 def test_avro_envelopes_are_what_fastavro_writes_and_reads(
     shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
 ) -> None:
-    cell, text = StoredCell(added_id, uuid.uuid4().bytes, column, ref_key, created_at_us, b""), json_body.canonical(body)
+    cell, text = StoredCell(added_id, uuid.uuid4().bytes, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
     mine = AvroFormat(7).encode(shard, cell, row_key_text(cell.row_key), text)
     assert mine == b"\x00\x00\x00\x00\x07" + by_fastavro(shard, cell, text)
     read = fastavro.schemaless_reader(io.BytesIO(mine[5:]), PARSED_SCHEMA, None)
@@ -78,7 +78,7 @@ def test_avro_envelopes_are_what_fastavro_writes_and_reads(
 
 @given(SHARDS, ADDED_IDS, COLUMNS, REF_KEYS, MOMENTS_US, BODIES)
 def test_json_envelopes_are_one_object_with_sorted_keys(shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]) -> None:
-    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), json_body.canonical(body)
+    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
     value = json.loads(JsonFormat().encode(shard, cell, row_key_text(ROW_KEY), text))
     assert list(value) == sorted(value) == ["added_id", "body", "column_name", "created_at", "ref_key", "row_key", "shard"]
     assert (value["added_id"], value["body"], value["column_name"]) == (added_id, json.loads(text), column)
@@ -112,7 +112,7 @@ def test_the_bytes_of_a_known_cell_never_change() -> None:
 def test_a_cell_comes_back_from_its_value_exactly(
     event_format: EventFormat, shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
 ) -> None:
-    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), json_body.canonical(body)
+    cell, text = StoredCell(added_id, ROW_KEY, column, ref_key, created_at_us, b""), canonical_json.canonical(body)
     value = event_format.encode(shard, cell, row_key_text(ROW_KEY), text)
     assert decode_envelope(value) == (shard, added_id, ROW_KEY, column, ref_key, created_at_us, text)
 

@@ -15,10 +15,10 @@ from bridge.events.cloud_events import CloudEventsFormat, envelope_of
 from bridge.events.envelope import decode_envelope
 from bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from bridge.events.views import Condition, View, ViewReader, project, same_json
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from store.cells.body_codec import encode_body
+from store.cells.canonical_json import canonical
+from store.cells.cell import StoredCell
 from store.errors import DataDamaged, InvalidRequest
-from store.json_body import canonical
 
 ROW_KEY = UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
 json_scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-10, 10, allow_nan=False) | st.text(max_size=5)

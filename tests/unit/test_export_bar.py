@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bridge.export.export_group import ExportGroup
-from bridge.triggers.place import Progress as Place
+from bridge.triggers.shard.position import Progress as Place
 from cellfeed.cli.export import _Looks
 from store.errors import ProtectData
 

@@ -17,15 +17,15 @@ from bridge.events.record_headers import LeaderEpochs
 from bridge.events.views import Condition
 from bridge.export.batches import BatchReader, Throttle
 from bridge.export.declaration import Export
+from bridge.export.export_terms import Settled, settle, settled, start_over
 from bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX, UNITS
 from bridge.export.records import CLAIM_CHECK, RecordEncoder
-from bridge.export.settled import Settled, settle, settled, start_over
 from bridge.export.topics import check_partitions, check_settings, wanted_settings
 from bridge.export.translate import Found, offset_of
-from store.cells import StoredCell
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.contract_values import Head, LogRange
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head, LogRange
 from store.errors import InvalidRequest, ProtectData
 from tests.integration.export_steps import put
 

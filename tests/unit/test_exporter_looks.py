@@ -12,9 +12,9 @@ from bridge.coordination.in_store import StoreCoordinator
 from bridge.export import worker
 from bridge.export.declaration import Export
 from bridge.export.worker import run_exporter
-from bridge.triggers.standing import Standing
+from bridge.groups.membership import Standing
 from store.datastore import Datastore
-from store.engines.contract_values import Head
+from store.engines.contract.values import Head
 from tests.services.waiting import wait_until
 
 LONG_S = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.clusters.fan_out import FanOut
+from store.clusters.serving.fan_out import FanOut
 from store.errors import StorageUnavailable
 
 TIMEOUT_S = 60.0

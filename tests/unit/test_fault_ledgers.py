@@ -15,11 +15,11 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from store import json_body
-from store.body_codec import encode_bodies
+from store.cells import canonical_json
+from store.cells.body_codec import encode_bodies
 from store.datastore import Datastore
-from store.engines.contract_values import LocatedCell, StateEntry
-from store.engines.sqlite_state import SqliteState
+from store.engines.contract.values import LocatedCell, StateEntry
+from store.engines.sqlite.state import SqliteState
 from store.errors import DataDamaged, StorageUnavailable
 from store.indexes.definition import parse_definition
 from tests.faults.invariants import Seen, check_reader, verdict
@@ -94,7 +94,7 @@ def put_cells(datastore: Datastore) -> Ledger:
     ledger = Ledger()
     for number in range(20):
         body = {"n": number}
-        put = ledger.begin(UUID(int=number), "BASE", 1, json_body.canonical(body))
+        put = ledger.begin(UUID(int=number), "BASE", 1, canonical_json.canonical(body))
         result = datastore.put_cell(put.row_key, "BASE", 1, body)
         ledger.answer(put, result.outcome.value, result.shard, result.added_id)
     return ledger

@@ -20,18 +20,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from bridge.events.compression import compression_named
 from bridge.events.envelope import AvroFormat, JsonFormat
 from bridge.events.views import View
-from bridge.gateway import block_files as block_files_module
-from bridge.gateway.batch import Batch, Block, block_bytes
-from bridge.gateway.block_file import contents_fingerprint
-from bridge.gateway.block_files import BlockFiles
-from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.topics import Topic, make_topic
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from bridge.gateway.log import block_files as block_files_module
+from bridge.gateway.log.batch import Batch, Block, block_bytes
+from bridge.gateway.log.block_file import contents_fingerprint
+from bridge.gateway.log.block_files import BlockFiles
+from bridge.gateway.log.blocks import Blocks, encode_range
+from bridge.gateway.topics.topics import Topic, make_topic
+from store.cells.body_codec import encode_body
+from store.cells.canonical_json import canonical
+from store.cells.cell import StoredCell
 from store.errors import InvalidRequest, Trimmed
 from store.histories import History
-from store.json_body import canonical
 from tests.services.waiting import wait_until
 
 ALL = make_topic("trips", View(), JsonFormat())
@@ -524,7 +524,7 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
             assert go_on.wait(WAIT_S)
         return block
 
-    monkeypatch.setattr("bridge.gateway.blocks.encode_range", slowly)
+    monkeypatch.setattr("bridge.gateway.log.blocks.encode_range", slowly)
 
     async def run(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch]]:
         blocks = Blocks(long_log, executor, LARGE, files)  # type: ignore[arg-type]

@@ -16,14 +16,14 @@ import pytest
 from bridge.events.envelope import JsonFormat
 from bridge.events.record_batch import Record, decode_record_batches
 from bridge.events.views import View
-from bridge.gateway import blocks as blocks_module
-from bridge.gateway.batch import Batch
-from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS
-from bridge.gateway.topics import make_topic
+from bridge.gateway.log import blocks as blocks_module
+from bridge.gateway.log.batch import Batch
+from bridge.gateway.log.blocks import Blocks, encode_range
+from bridge.gateway.topics.topics import make_topic
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.contract_values import LogRange
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import LogRange
 from store.errors import Trimmed
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from bridge.gateway import blocks as blocks_module
-from bridge.gateway.batch import Batch
-from bridge.gateway.blocks import Blocks
 from bridge.gateway.limits import BLOCK_CELLS
+from bridge.gateway.log import blocks as blocks_module
+from bridge.gateway.log.batch import Batch
+from bridge.gateway.log.blocks import Blocks
 from store.datastore import Datastore
 from tests.unit.test_gateway_blocks import ALL, ENDLESS, EPOCH, fill, records
 

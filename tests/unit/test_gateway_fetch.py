@@ -14,15 +14,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bridge.events.views import Condition
-from bridge.gateway import api_01_fetch
-from bridge.gateway.declared_topics import VirtualTopic
+from bridge.gateway.apis import api_01_fetch
 from bridge.gateway.limits import NEWEST_CELLS
-from bridge.gateway.protocol import RequestHead
 from bridge.gateway.server import Gateway
-from store.cells import StoredCell
+from bridge.gateway.topics.declared_topics import VirtualTopic
+from bridge.gateway.wire.protocol import RequestHead
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
-from store.engines.contract_values import LogRange
-from store.engines.sqlite import SqliteEngine
+from store.engines.contract.values import LogRange
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import StorageUnavailable
 from tests.unit.test_gateway_connection import with_gateway
 

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway import api_01_fetch
+from bridge.gateway.apis import api_01_fetch
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.protocol import RequestHead
-from bridge.gateway.users import Acl, Security
-from store.engines.contract_values import Head
+from bridge.gateway.security.users import Acl, Security
+from bridge.gateway.wire.protocol import RequestHead
+from store.engines.contract.values import Head
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)

@@ -17,11 +17,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
-from bridge.gateway import apis
-from bridge.gateway.api_registry import api
-from bridge.gateway.apis import APIS, FLEXIBLE_FROM
-from bridge.gateway.frame_check import MalformedFrame, check_frame
-from bridge.gateway.protocol import RequestHead, read_head, read_request, write_response
+from bridge.gateway.apis import advertised
+from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from bridge.gateway.apis.registry import api
+from bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from bridge.gateway.wire.protocol import RequestHead, read_head, read_request, write_response
 from tests.clients.raw_requests import head_bytes
 
 ALL_VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.versions[0], api.versions[1] + 1)]
@@ -139,7 +139,7 @@ def test_no_api_is_advertised_without_its_file() -> None:
 
 
 def test_every_module_of_an_api_registers_its_key_once() -> None:
-    files = sorted(path.name for path in Path(apis.__file__).parent.glob("api_[0-9]*.py"))
+    files = sorted(path.name for path in Path(advertised.__file__).parent.glob("api_[0-9]*.py"))
     assert [f"api_{key:02}" for key in sorted(APIS)] == [name[:6] for name in files]
     with pytest.raises(ValueError, match="two handlers for API 18"):
         api(18, (0, 0))(APIS[18].handle)

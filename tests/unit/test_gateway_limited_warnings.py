@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from bridge.gateway import connection
-from bridge.gateway.limited_warnings import LimitedWarnings
+from bridge.gateway.security.limited_warnings import LimitedWarnings
 from bridge.gateway.server import Gateway
 from store.datastore import Datastore
 from tests.unit.test_gateway_connection import connect, with_gateway

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.gateway.listeners import Listener, check_listener, subject_principal
+from bridge.gateway.security.listeners import Listener, check_listener, subject_principal
 from store.errors import InvalidRequest, ProtectData
 
 TLS = {"certificate": "c.pem", "key": "k.pem"}

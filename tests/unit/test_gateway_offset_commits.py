@@ -11,9 +11,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import Claim, CommittedOffset
-from bridge.gateway import api_08_offset_commit
+from bridge.gateway.apis import api_08_offset_commit
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.protocol import RequestHead
+from bridge.gateway.wire.protocol import RequestHead
 from store.errors import StaleWriter, StorageUnavailable
 
 CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)

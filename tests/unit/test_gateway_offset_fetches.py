@@ -11,10 +11,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bridge.coordination.contract import CommittedOffset
-from bridge.gateway import api_09_offset_fetch
+from bridge.gateway.apis import api_09_offset_fetch
 from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.protocol import RequestHead
-from bridge.gateway.users import Acl, Security
+from bridge.gateway.security.users import Acl, Security
+from bridge.gateway.wire.protocol import RequestHead
 
 OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}
 RULES = [Acl("User:a", "group", "g", "read"), Acl("User:a", "topic", "open", "read"), Acl("User:b", "topic", "g", "read")]

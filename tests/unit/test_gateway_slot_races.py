@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.gateway.slot_claims import TOPIC
+from bridge.gateway.groups.slot_claims import TOPIC
 from store.errors import Unavailable
 from tests.unit.test_gateway_slots import TTL_S, Place, place
 

@@ -10,14 +10,14 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
+from bridge.gateway.groups.slot_claims import SlotClaims, slots_by_gateway
+from bridge.gateway.groups.spread import SLOTS
 from bridge.gateway.limits import GENERATIONS_RESERVED
 from bridge.gateway.nodes import all_nodes, register
-from bridge.gateway.slot_claims import SlotClaims, slots_by_gateway
-from bridge.gateway.spread import SLOTS
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.errors import StaleWriter, Unavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from bridge.events.envelope import AvroFormat, JsonFormat
 from bridge.events.views import Condition, View
-from bridge.gateway.declared_topics import VirtualTopic, check_topics
-from bridge.gateway.topics import Topics, legal_topic_name
+from bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
+from bridge.gateway.topics.topics import Topics, legal_topic_name
 from store.errors import InvalidRequest
 
 AVRO, JSON = AvroFormat(1), JsonFormat()

@@ -21,11 +21,11 @@ from bridge.events.registry import envelope_schema_id
 from bridge.events.views import Condition, View
 from bridge.export.declaration import Export
 from bridge.export.records import RecordEncoder
-from bridge.gateway.batch import Batch
-from bridge.gateway.blocks import Blocks, encode_range
 from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.topics import Topic, make_topic
-from store.cells import StoredCell
+from bridge.gateway.log.batch import Batch
+from bridge.gateway.log.blocks import Blocks, encode_range
+from bridge.gateway.topics.topics import Topic, make_topic
+from store.cells.cell import StoredCell
 from store.errors import InvalidRequest
 from tests.unit.log_of_cells import LogOfCells, log_cell
 

@@ -10,10 +10,10 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.gathered_saves import GatheredSaves
+from bridge.triggers.offsets.gathered_saves import GatheredSaves
+from store.commit.gathered import Gathered
 from store.datastore import Datastore
 from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
-from store.gathered import Gathered
 from tests.services.waiting import wait_until
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import json_body
-from store.cells import NewCell, PutResult, new_cell
+from store.cells import canonical_json
+from store.cells.cell import NewCell, PutResult, new_cell
 from store.errors import CellfeedError, InvalidBody, InvalidRequest
-from store.http_messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
+from store.http.messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
+from store.http.server.requests import document_from, message_from, put_from, put_line, puts_from
 from store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
-from store.server.requests import document_from, message_from, put_from, put_line, puts_from
 
 ROW = UUID(int=7)
 GOOD: dict[str, Any] = {"row_key": str(ROW), "column_name": "BASE", "ref_key": 1, "body": {"a": [1, "x"]}}
@@ -194,4 +194,4 @@ def test_a_damaged_batch_never_gives_a_cell_that_was_not_sent(data: st.DataObjec
         return
     for item in items:
         if isinstance(item, NewCell):
-            assert json_body.canonical_from_json(item.body_json) == item.body_json
+            assert canonical_json.canonical_from_json(item.body_json) == item.body_json

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from store.datastore import Datastore
-from store.server.app import WorkerApp
+from store.http.server.app import WorkerApp
 
 ROUTES: Final = {
     ("get", "/health"),

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store import json_body
-from store.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
+from store.cells import canonical_json
+from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
 from store.errors import BodyTooLarge, DataDamaged, InvalidBody
 from store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 
@@ -40,18 +40,18 @@ def identical(a: object, b: object) -> bool:
 @example({"zero": -0.0, "one": 1.0, "int": 1, "big": 2**64 - 1, "small": -(2**63), "tiny": 5e-324, "huge": 1.7976931348623157e308})
 @example({"\x00": "\x7f\u2028", "": {}, "e\u0301": "\u00e9", "\U0001f695": [[], {}]})
 def test_every_json_object_round_trips_exactly_through_both_codecs(body: dict[str, Any]) -> None:
-    text = json_body.canonical(body)
-    assert identical(json_body.parse(text), body)
+    text = canonical_json.canonical(body)
+    assert identical(canonical_json.parse(text), body)
     for codec in (CODEC_MSGPACK_ZLIB, CODEC_JSON_ZSTD):
         assert decode_body(encode_body(text, codec)) == text
 
 
 @given(BODIES)
 def test_every_spelling_of_a_body_has_one_canonical_form(body: dict[str, Any]) -> None:
-    text = json_body.canonical(body)
+    text = canonical_json.canonical(body)
     spelled = json.dumps(dict(reversed(body.items())), indent=1, ensure_ascii=True)
-    assert json_body.canonical_from_json(spelled.encode()) == text
-    assert json_body.canonical_from_json(text) == text
+    assert canonical_json.canonical_from_json(spelled.encode()) == text
+    assert canonical_json.canonical_from_json(text) == text
 
 
 class Oddity(dict[str, int]):
@@ -82,7 +82,7 @@ class Oddity(dict[str, int]):
 )
 def test_what_json_cannot_carry_is_refused_by_name(body: object, reason: str) -> None:
     with pytest.raises(InvalidBody, match=reason):
-        json_body.canonical(body)
+        canonical_json.canonical(body)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_json_cannot_carry_is_refused_by_name(body: object, reason: str) ->
 )
 def test_bad_json_text_is_refused_with_the_rule(text: bytes, reason: str) -> None:
     with pytest.raises(InvalidBody, match=reason):
-        json_body.canonical_from_json(text)
+        canonical_json.canonical_from_json(text)
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -123,36 +123,36 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def test_nesting_is_bounded_and_the_bound_itself_is_allowed() -> None:
-    assert json_body.parse(json_body.canonical(nested(BODY_DEPTH_MAX))) == nested(BODY_DEPTH_MAX)
+    assert canonical_json.parse(canonical_json.canonical(nested(BODY_DEPTH_MAX))) == nested(BODY_DEPTH_MAX)
     for levels in (BODY_DEPTH_MAX + 1, 300, 50_000):
         with pytest.raises(InvalidBody, match="nested deeper than 64"):
-            json_body.canonical(nested(levels))
+            canonical_json.canonical(nested(levels))
     with pytest.raises(InvalidBody, match="nested deeper than 64"):
-        json_body.canonical_from_json(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+        canonical_json.canonical_from_json(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
     wide = {str(n): [] for n in range(1000)}
-    assert json_body.parse(json_body.canonical(wide)) == wide
+    assert canonical_json.parse(canonical_json.canonical(wide)) == wide
 
 
 def test_a_body_that_contains_itself_is_refused() -> None:
     body: dict[str, Any] = {}
     body["self"] = body
     with pytest.raises(InvalidBody, match="nested deeper"):
-        json_body.canonical(body)
+        canonical_json.canonical(body)
 
 
 def test_a_body_may_have_so_many_bytes_and_no_more() -> None:
     room = BODY_BYTES_MAX - len(b'{"a":""}')
-    assert len(json_body.canonical({"a": "x" * room})) == BODY_BYTES_MAX
+    assert len(canonical_json.canonical({"a": "x" * room})) == BODY_BYTES_MAX
     with pytest.raises(BodyTooLarge, match="1048577 bytes"):
-        json_body.canonical({"a": "x" * (room + 1)})
+        canonical_json.canonical({"a": "x" * (room + 1)})
     with pytest.raises(BodyTooLarge):
-        json_body.canonical_from_json(b'{"a":"' + b"x" * (5 * BODY_BYTES_MAX) + b'"}')
+        canonical_json.canonical_from_json(b'{"a":"' + b"x" * (5 * BODY_BYTES_MAX) + b'"}')
 
 
 @pytest.mark.usefixtures("no_other_stores")
 @pytest.mark.parametrize("codec", [CODEC_MSGPACK_ZLIB, CODEC_JSON_ZSTD])
 def test_damaged_stored_bodies_are_an_error_and_never_another_body(codec: int) -> None:
-    text = json_body.canonical({"driver": "x" * 50, "fare": 12.5, "zones": [1, 2, 3]})
+    text = canonical_json.canonical({"driver": "x" * 50, "fare": 12.5, "zones": [1, 2, 3]})
     stored = encode_body(text, codec)
     for place in range(len(stored)):
         for bit in range(8):

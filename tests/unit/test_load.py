@@ -14,8 +14,8 @@ import pytest
 from cellfeed.loading import load as load_module
 from cellfeed.loading.load import LOAD_BATCH_CELLS, PROBLEMS_MAX, LoadReport, LoadSpec, load_file
 from cellfeed.loading.taxi import cells_of_trip, expected_figures, load_taxi, shipped_csv
-from store.body_codec import decode_body
-from store.cells import Outcome, PutResult
+from store.cells.body_codec import decode_body
+from store.cells.cell import Outcome, PutResult
 from store.datastore import Datastore
 from store.errors import InvalidRequest, NotFound, Unavailable
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells import ERASED_JSON, RESTORED_COLUMN
-from store.engines import mysql_cells, sqlite_cells
-from store.engines.scan_gaps import refuse_gap
+from store.cells.cell import ERASED_JSON, RESTORED_COLUMN
+from store.cells.log_gaps import GapCheck, NamedDamage, named, named_damage
+from store.engines.contract.scan_gaps import refuse_gap
+from store.engines.mysql import cells as mysql_cells
+from store.engines.sqlite import cells as sqlite_cells
 from store.errors import DataDamaged
-from store.log_gaps import GapCheck, NamedDamage, named, named_damage
 
 
 def note(lost_from: int, lost_to: int) -> bytes:

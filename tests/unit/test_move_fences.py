@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.clusters.moves.shard_notes import Arriving, Leaving, Told
+from store.clusters.model.shard_notes import Arriving, Leaving, Told
 from store.clusters.moves.underway import fence_of
 
 

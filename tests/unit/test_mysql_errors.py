@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from store.engines.mysql_errors import StatementFailed, commit_failed, failed, worth_another_try
+from store.engines.mysql.errors import StatementFailed, commit_failed, failed, worth_another_try
 from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 READ_ONLY, INNODB_READ_ONLY, DEADLOCK, LOCK_TIMEOUT = 1290, 1836, 1213, 1205

@@ -12,10 +12,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from store.clusters.node import NodeEngine, StorageNode
-from store.clusters.roles import Role
-from store.engines.contract_values import Head, Look
-from store.engines.mysql_connections import MySqlServer
+from store.clusters.model.roles import Role
+from store.clusters.serving.node import NodeEngine, StorageNode
+from store.engines.contract.values import Head, Look
+from store.engines.mysql.connections import MySqlServer
 from store.errors import StorageUnavailable
 
 ROLE = msgspec.json.encode(Role("c1", epoch=1, master="n1", minions=["n2"]))

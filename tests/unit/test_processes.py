@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bridge.events.views import Condition
-from bridge.gateway.declared_topics import VirtualTopic
-from cellfeed import processes
-from cellfeed.config import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
+from bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.assembly import processes
+from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
 from cellfeed.run_dir import RunDir
 from store.errors import NotFound
 
@@ -28,7 +28,7 @@ CONFIG = Config(
 
 
 HOMES = {
-    "run_worker": "store.server.worker.run_worker",
+    "run_worker": "store.http.server.worker.run_worker",
     "run_gateway": "bridge.gateway.server.run_gateway",
     "run_trigger_worker": "bridge.triggers.worker.run_trigger_worker",
     "run_warehouse_loader": "consumers.warehouse.loader.run_warehouse_loader",

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from store.clusters.failover import _chosen
-from store.clusters.storage import ClusterServers
-from store.engines.mysql_replication import Gtid
+from store.clusters.model.servers import ClusterServers
+from store.clusters.operating.promote import _chosen
+from store.engines.mysql.replication import Gtid
 from store.errors import ProtectData, StorageUnavailable
 
 

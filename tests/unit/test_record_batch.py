@@ -15,10 +15,10 @@ from kio.records.readers import read_batch
 
 from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
 from bridge.events.record_batch import HEAD_BYTES, Record, decode_record_batches, encode_record_batch, frame_records
-from store.body_codec import decode_body
-from store.cells import StoredCell
+from store.cells.body_codec import decode_body
+from store.cells.cell import StoredCell
+from store.cells.sharding import row_key_text
 from store.errors import DataDamaged
-from store.sharding import row_key_text
 from tests.unit.event_cells import FORMATS, cells, plain_cells
 
 CRC_AT, INNER_AT = 17, 21

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from bridge.export.declaration import Export
 from bridge.export.records import RecordEncoder
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from store.cells.body_codec import encode_body
+from store.cells.cell import StoredCell
 
 CELLS = st.lists(st.tuples(st.sampled_from(["BASE", "STATUS", "Größe"]), st.integers(-3, 3)), max_size=30)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bridge.backups.kept_state import belongs, restored
-from bridge.gateway.api_23_offset_for_leader_epoch import end_of_epoch
+from bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
 from store.backups.check import read_state
 from store.backups.create import Source, create
 from store.backups.epochs import EPOCH_MAX, EPOCHS_DRAWN, EPOCHS_LEFT_OUT, epoch_of_next_history
 from store.backups.folder import BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import plan, restore
 from store.datastore import Datastore
-from store.engines.sqlite_restore import SqliteTarget
 from store.errors import ProtectData
 from tests.rides import rides
 

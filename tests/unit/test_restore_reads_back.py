@@ -13,13 +13,13 @@ from bridge.backups.kept_state import belongs, restored
 from store.backups.check import read_state, verify
 from store.backups.create import Source, create
 from store.backups.folder import Backup, BackupFolder
+from store.backups.into_sqlite import SqliteTarget
 from store.backups.restore import plan, restore
-from store.body_codec import encode_body
-from store.cells import StoredCell
+from store.cells.body_codec import encode_body
+from store.cells.cell import StoredCell
 from store.datastore import Datastore
-from store.engines.contract import Engine
-from store.engines.contract_values import Head
-from store.engines.sqlite_restore import SqliteTarget
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head
 from store.errors import DataDamaged
 from tests.rides import rides
 

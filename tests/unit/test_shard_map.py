@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.clusters.model.shard_map import ShardMap, even_map, merged, told_ranges
 from store.clusters.moves.rebalance import plan_moves
-from store.clusters.shard_map import ShardMap, even_map, merged, told_ranges
 from store.errors import InvalidRequest, NotFound, ProtectData
 
 NAMES = ("c1", "c2", "c3")

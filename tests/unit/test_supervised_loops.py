@@ -13,22 +13,22 @@ PACKAGES = ("store", "bridge", "consumers", "cellfeed")
 
 THREADS = {
     "store/background.py": "the supervised loop itself",
-    "store/clusters/supervisor.py": "a copy to one node: it ends by itself, logs its errors, and the next look begins another",
+    "store/clusters/operating/auto_failover.py": "a copy to one node: it ends by itself, logs its errors, and the next look begins another",
     "bridge/export/unit_run.py": "its owner looks at `failed` and ends the process with the error",
-    "bridge/coordination/zookeeper_connection.py": "closes one connection and ends",
-    "bridge/triggers/metrics.py": "one look for one scrape; without its figures the gauges say that nothing is known",
+    "bridge/coordination/zookeeper/connection.py": "closes one connection and ends",
+    "bridge/triggers/operate/metrics.py": "one look for one scrape; without its figures the gauges say that nothing is known",
     "cellfeed/cli/index.py": "the command that started it looks whether it lives, and fails when it does not",
     "cellfeed/testing/worker.py": "a test asks for the error that ended it",
 }
 """Where a thread is made without supervision, and why its end is seen all the same."""
 
 TASKS = {
-    "bridge/gateway/active_groups.py": "forgets one group and ends",
-    "bridge/gateway/blocks.py": "encodes one block; who waits for it has its error",
+    "bridge/gateway/groups/active_groups.py": "forgets one group and ends",
+    "bridge/gateway/log/blocks.py": "encodes one block; who waits for it has its error",
     "bridge/gateway/connection.py": "the halves of one connection, which ends with either",
-    "bridge/gateway/heads.py": "follows one wake-up and ends; its error is logged, and the poll reads the heads",
+    "bridge/gateway/log/heads.py": "follows one wake-up and ends; its error is logged, and the poll reads the heads",
     "bridge/gateway/server.py": "the schema registry's server, which ends when it is told to; start and stop wait for it",
-    "store/server/put_stream.py": "the halves of one request, in a task group",
+    "store/http/server/put_stream.py": "the halves of one request, in a task group",
 }
 """The same for tasks of an event loop."""
 

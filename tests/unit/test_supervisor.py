@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from cellfeed import supervisor
-from cellfeed.config import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig, write_config
+from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig, write_config
+from cellfeed.instance import supervisor
+from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S, start_again, start_all, start_one, supervise
 from cellfeed.run_dir import ProcessEntry, RunDir
-from cellfeed.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S, start_again, start_all, start_one, supervise
 from store.errors import InvalidRequest, NotFound, Unavailable
 
 LOOK_S = supervisor._LOOK_INTERVAL_S

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge.triggers.parts import BACKLOG_CELLS, CHUNK_CELLS, Parts
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import RetryPolicy
-from store.cells import Cell, StoredCell
+from bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Parts
+from store.cells.cell import Cell, StoredCell
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 from store.limits import SCAN_BYTES_MAX
@@ -221,7 +221,7 @@ def test_a_batch_that_is_not_full_waits_for_more_and_goes_when_it_is_full() -> N
 
 def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("bridge.triggers.parts.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("bridge.triggers.shard.batches.time.monotonic", lambda: now_s[0])
     log = Log()
     log.more(5, "NOTES")
     log.more(3)

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
-from bridge.triggers.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
-from bridge.triggers.lag import LagReader
-from bridge.triggers.progress_records import worker_record
+from bridge.groups.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
+from bridge.groups.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.operate.progress_records import worker_record
 from bridge.triggers.trigger_group import TriggerGroup
 from store.datastore import Datastore
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import InvalidRequest, NotFound, Refused
 from store.wakeups import Listener, poke_once
 from tests.services.waiting import wait_until

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.triggers.deadlines import EXIT_TIMED_OUT, Call, Deadlines
+from bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT, Call, Deadlines
 from store.errors import StaleWriter, StorageUnavailable
 from tests.services.waiting import wait_until
 

@@ -13,10 +13,10 @@ import pytest
 
 from bridge.coordination.contract import Claim
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S
 from bridge.triggers.program import trigger
-from bridge.triggers.shard_run import ShardRun
+from bridge.triggers.shard.run import ShardRun
 from bridge.triggers.trigger_group import TriggerGroup
-from bridge.triggers.waits import WAIT_FIRST_S, WAIT_MAX_S
 from store.datastore import Datastore
 from store.errors import StorageUnavailable
 from store.repeated_warnings import TOLD_EVERY_S

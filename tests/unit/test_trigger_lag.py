@@ -13,15 +13,15 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.control import Control
-from bridge.triggers.foothold import Footholds
-from bridge.triggers.history import Operator
-from bridge.triggers.lag import GroupLag, LagReader
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.place import Progress
-from bridge.triggers.progress_records import ProgressTeller, worker_record
-from bridge.triggers.standing import Standing
-from bridge.triggers.taking import Taking
+from bridge.groups.control import Control
+from bridge.groups.history import Operator
+from bridge.groups.membership import Standing
+from bridge.triggers.offsets.kept_offsets import Footholds
+from bridge.triggers.operate.lag import GroupLag, LagReader
+from bridge.triggers.operate.progress_records import ProgressTeller, worker_record
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.shard.position import Progress
+from bridge.triggers.shard.take_over import Taking
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.datastore import Datastore
 from tests.services.waiting import wait_until
@@ -222,7 +222,7 @@ def test_lost_offsets_are_the_reason_with_what_can_be_done(datastore: Datastore,
 
 def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("bridge.triggers.progress_records.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("bridge.triggers.operate.progress_records.time.monotonic", lambda: now_s)
     teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
     key = f"triggers/{GROUP}/workers/w"
 

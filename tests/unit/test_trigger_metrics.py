@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.control import Control
-from bridge.triggers.history import Operator
-from bridge.triggers.lag import GroupLag, LagReader
-from bridge.triggers.metrics import TriggerMetrics
+from bridge.groups.control import Control
+from bridge.groups.history import Operator
+from bridge.triggers.operate.lag import GroupLag, LagReader
+from bridge.triggers.operate.metrics import TriggerMetrics
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.datastore import Datastore
 from tests.services.waiting import wait_until

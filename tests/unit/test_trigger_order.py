@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.triggers.parked import ParkedCell, due, fronts
+from bridge.triggers.parked.cells import ParkedCell, due, fronts
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.errors import InvalidRequest
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint

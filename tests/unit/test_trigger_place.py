@@ -9,15 +9,15 @@ import pytest
 
 from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked import ParkedCells
+from bridge.groups.membership import Standing
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import RetryPolicy
-from bridge.triggers.shard_run import ShardRun
-from bridge.triggers.standing import Standing
-from bridge.triggers.taking import Taking
-from store.cells import Cell
+from bridge.triggers.shard.run import ShardRun
+from bridge.triggers.shard.take_over import Taking
+from store.cells.cell import Cell
 from store.datastore import Datastore
-from store.engines.contract import StateTable
+from store.engines.contract.engine import StateTable
 from store.errors import OutcomeUnknown, StorageUnavailable
 from tests.unit.trigger_steps import GROUP, row
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from bridge.coordination.contract import Coordinator
-from bridge.triggers.control import Control
-from bridge.triggers.foothold import Footholds
-from bridge.triggers.history import Operator, history
-from bridge.triggers.locations import wanted_locations
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.reset import Reset
-from bridge.triggers.standing import Standing
-from bridge.triggers.taking import Taking
+from bridge.groups.control import Control
+from bridge.groups.history import Operator, history
+from bridge.groups.membership import Standing
+from bridge.triggers.offsets.kept_offsets import Footholds
+from bridge.triggers.operate.locations import wanted_locations
+from bridge.triggers.operate.reset import Reset
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.shard.take_over import Taking
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from store.datastore import Datastore
 from store.errors import InvalidLocation, NotFound, Refused, StaleWriter
@@ -205,7 +205,7 @@ def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
     put(datastore, range(60))
     with working(datastore, workers_coordinator, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "all cells are run")
-        monkeypatch.setattr("bridge.triggers.reset.LeaseKeeper", Asleep)
+        monkeypatch.setattr("bridge.triggers.operate.reset.LeaseKeeper", Asleep)
 
         def sleep() -> None:
             assert set(coordinator.owners(GROUP, "trips").values()) != {"w"}

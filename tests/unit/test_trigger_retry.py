@@ -11,7 +11,7 @@ import pytest
 
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import DEFAULT_RETRY, ProcessEnded, RetryPolicy, TimedOut, policy_for
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.errors import InvalidRequest
 from tests.unit.trigger_steps import GROUP, Worker, row

@@ -10,8 +10,8 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.groups.start import StartOfGroup
 from bridge.triggers.program import trigger
-from bridge.triggers.start import StartOfGroup
 from store.datastore import Datastore
 from store.errors import InvalidLocation, UnknownShard
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint

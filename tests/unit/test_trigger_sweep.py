@@ -13,16 +13,16 @@ import pytest
 
 from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers import place, sweep
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.parts import LIVE_CELLS_MAX
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.triggers.program import Trigger, trigger
 from bridge.triggers.retry import RetryPolicy
-from bridge.triggers.sweep import Sweep
+from bridge.triggers.shard import position, sweep
+from bridge.triggers.shard.batches import LIVE_CELLS_MAX
+from bridge.triggers.shard.sweep import Sweep
 from bridge.triggers.worker import run_trigger_worker
-from store.cells import Cell, StoredCell
+from store.cells.cell import Cell, StoredCell
 from store.datastore import Datastore
-from store.engines.contract_values import LogRange
+from store.engines.contract.values import LogRange
 from store.errors import StaleWriter, StorageUnavailable
 from store.limits import SCAN_BYTES_MAX
 from tests.services.waiting import wait_until
@@ -110,7 +110,7 @@ def saves_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def saving_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(position, "SAVE_EVERY_S", -1.0)
 
 
 @pytest.mark.usefixtures("saving_at_once")

@@ -10,8 +10,8 @@ import pytest
 
 from bridge.triggers.program import trigger
 from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from bridge.triggers.shard_run import CHUNK_CELLS
-from store.cells import Cell
+from bridge.triggers.shard.run import CHUNK_CELLS
+from store.cells.cell import Cell
 from store.datastore import Datastore
 from store.errors import StaleWriter
 from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.triggers.waits import WAIT_FIRST_S, WAIT_MAX_S, Waits
+from bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S, Waits
 
 
 def test_each_try_in_vain_doubles_the_wait_up_to_the_longest() -> None:

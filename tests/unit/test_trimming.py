@@ -13,17 +13,17 @@ import pytest
 
 from bridge.coordination.contract import CommittedOffset, Coordinator
 from bridge.coordination.in_store import StoreCoordinator
+from bridge.groups.history import Operator
+from bridge.groups.start import StartOfGroup
 from bridge.indexes.groups import index_positions
-from bridge.triggers.history import Operator
-from bridge.triggers.lag import LagReader
-from bridge.triggers.locations import wanted_locations
-from bridge.triggers.parked import ParkedCells
-from bridge.triggers.reset import Reset
-from bridge.triggers.start import StartOfGroup
+from bridge.triggers.operate.lag import LagReader
+from bridge.triggers.operate.locations import wanted_locations
+from bridge.triggers.operate.reset import Reset
+from bridge.triggers.parked.cells import ParkedCells
 from bridge.trimming.needed import needs
 from bridge.trimming.trim import ShardPlan, Trimming, deed_line, trim_history
 from store.datastore import Datastore
-from store.engines.sqlite import SqliteEngine
+from store.engines.sqlite.engine import SqliteEngine
 from store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData, UnknownShard
 from store.indexes.check import IndexCheck
 from store.indexes.definition import parse_definition

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import schemas
 from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import body_schema
-from bridge.typed.misfit import Misfit
+from bridge.typed.mismatch import Misfit
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
+from store.cells.canonical_json import canonical
 from store.errors import InvalidRequest
-from store.json_body import canonical
 from tests.unit.test_json_body import BODIES, SCALARS
 from tests.unit.typed_schemas import AvroReader, Drawn, records, same
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridge.typed.body_encoder import BodyEncoder, decoded
 from bridge.typed.body_schema import AvroType, body_schema
 from bridge.typed.compatibility import breaks, cannot_read
-from store.json_body import canonical
+from store.cells.canonical_json import canonical
 from tests.unit.typed_schemas import Drawn, records
 
 OLD: list[tuple[str, Any]] = [

@@ -25,22 +25,22 @@ from bridge.events.views import View
 from bridge.export.declaration import Export
 from bridge.export.records import RecordEncoder
 from bridge.export.schema_ids import typed_format
-from bridge.gateway.blocks import encode_range
-from bridge.gateway.declared_topics import VirtualTopic
-from bridge.gateway.topics import Topics, make_topic
-from bridge.gateway.typed_topics import TypedTopics
+from bridge.gateway.log.blocks import encode_range
+from bridge.gateway.topics.declared_topics import VirtualTopic
+from bridge.gateway.topics.topics import Topics, make_topic
+from bridge.gateway.topics.typed_topics import TypedTopics
 from bridge.typed.body_schema import BodySchema, body_schema
 from bridge.typed.declaration import ColumnSchema, check_schemas
+from bridge.typed.rejected_cells import forget_row, note_unfit, try_again, unfit_cells
 from bridge.typed.typed_column import TypedColumn, TypedColumns
 from bridge.typed.typed_format import TypedFormat
-from bridge.typed.unfit import forget_row, note_unfit, try_again, unfit_cells
 from bridge.typed.versions import IncompatibleSchema, Settings, register, register_declared, stored_columns
+from store.cells.sharding import row_key_text
 from store.datastore import Datastore
-from store.engines.contract import StateTable
-from store.engines.contract_values import StateEntry
+from store.engines.contract.engine import StateTable
+from store.engines.contract.values import StateEntry
 from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from store.sharding import row_key_text
 from tests.unit.log_of_cells import LogOfCells, log_cell
 
 

@@ -14,10 +14,10 @@ from bridge.events.record_keys import record_keys
 from bridge.events.registry import envelope_schema_id
 from cellfeed import verify as verify_module
 from cellfeed.verify import Erased, StorePlace, TopicPlace, verify
-from store.body_codec import decode_body
+from store.cells.body_codec import decode_body
+from store.cells.digest import ShardDigest
 from store.datastore import Datastore
-from store.digest import ShardDigest
-from store.engines.contract import Engine
+from store.engines.contract.engine import Engine
 from store.errors import DataDamaged, Unavailable
 
 SHARDS = 3

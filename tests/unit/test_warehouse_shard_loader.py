@@ -16,11 +16,11 @@ from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
 from consumers.warehouse.layout import COMMITS, STAGING
 from consumers.warehouse.shard_loader import ShardLoader
 from consumers.warehouse.table import WarehouseTable, make_table
-from store.cells import StoredCell
-from store.digest import ShardDigest
+from store.cells.cell import StoredCell
+from store.cells.digest import ShardDigest
+from store.cells.sharding import row_key_text
 from store.errors import DataDamaged, NotFound, ProtectData
 from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
-from store.sharding import row_key_text
 
 SHARD = 7
 LOADER_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith("warehouse.") and not name.startswith("warehouse.loader."))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bridge.coordination.watched_leases import Lease, WatchedLeases
-from store.engines.contract_values import StateEntry
+from store.engines.contract.values import StateEntry
 
 TTL_US = 10_000_000
 HOUR_US = 3_600_000_000

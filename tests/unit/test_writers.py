@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from store.cells import NewCell, Outcome, PutResult, new_cell
-from store.engines.contract import Engine
+from store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from store.cells.sharding import shard_of
+from store.commit.per_cluster import Writers
+from store.engines.contract.engine import Engine
 from store.errors import OutcomeUnknown, StorageUnavailable
-from store.sharding import shard_of
-from store.writers import Writers
 
 SHARDS = 2
 

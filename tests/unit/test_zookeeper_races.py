@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.sqlite_state import SqliteState
+from store.engines.sqlite.state import SqliteState
 from store.errors import StaleWriter
 
 TTL_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from bridge.coordination.zookeeper_client import Check, Create, Delete, Operation, Set, TransactionRefused
+from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
 from store.errors import Unavailable
 from tests.services.waiting import wait_until

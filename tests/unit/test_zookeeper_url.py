@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.coordination.zookeeper_paths import Paths, birth_of, joined, quoted, unquoted, version_of
-from bridge.coordination.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from bridge.coordination.zookeeper.paths import Paths, birth_of, joined, quoted, unquoted, version_of
+from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
 from store.errors import InvalidRequest
 
 

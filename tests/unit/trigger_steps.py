@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.deadlines import Deadlines
-from bridge.triggers.parked import ParkedCells
+from bridge.groups.membership import Standing
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.triggers.process_death.deadlines import Deadlines
 from bridge.triggers.program import Trigger
-from bridge.triggers.shard_run import ShardRun
-from bridge.triggers.standing import Standing
-from bridge.triggers.taking import Taking
+from bridge.triggers.shard.run import ShardRun
+from bridge.triggers.shard.take_over import Taking
 from store.datastore import Datastore
 
 NAMESPACE = UUID("7a0c3f1e-9f5e-5d3b-8a55-0d8b1a9d2c11")

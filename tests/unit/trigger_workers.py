@@ -10,12 +10,12 @@ from uuid import UUID, uuid5
 
 from bridge.coordination.contract import Coordinator
 from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper import ZooKeeperCoordinator
-from bridge.coordination.zookeeper_url import ZooKeeperAddress
+from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from bridge.coordination.zookeeper.url import ZooKeeperAddress
 from bridge.triggers.program import RetryPolicy, Trigger, trigger
 from bridge.triggers.worker import run_trigger_worker
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells import Cell
+from store.cells.cell import Cell
 from store.datastore import Datastore
 
 GROUP = "recorder"

@@ -43,12 +43,12 @@ from collections.abc import Callable, Set
 from contextlib import ExitStack
 from typing import Final
 
-from store.clusters.failover import cluster_role
-from store.clusters.moves.shard_notes import Clusters, told_by
+from store.clusters.model.shard_notes import Clusters, told_by
 from store.clusters.moves.shard_side import cut_off, lock_holder
 from store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side, take_back
 from store.clusters.moves.underway import Underway, owners, underway
-from store.engines.mysql_connections import query
+from store.clusters.operating.promote import cluster_role
+from store.engines.mysql.connections import query
 from store.errors import CellfeedError, StorageUnavailable
 from store.failpoints import declare, failpoint
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from store.clusters.moves.shard_side import ShardSide
-from store.engines.mysql_cells import CURE, read_cells, row_literal
-from store.engines.mysql_connections import query
-from store.engines.scan_gaps import refuse_gap
+from store.engines.contract.scan_gaps import refuse_gap
+from store.engines.mysql.cells import CURE, read_cells, row_literal
+from store.engines.mysql.connections import query
 from store.errors import Trimmed
 
 STEP_CELLS: Final = 10_000

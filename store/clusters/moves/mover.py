@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from store.clusters.failover import cluster_role, master_state
+from store.clusters.model.shard_map import merged, read_map
+from store.clusters.model.shard_notes import Clusters, told_by
 from store.clusters.moves.shard_copies import copy_on
 from store.clusters.moves.shard_diff import refuse_loss
-from store.clusters.moves.shard_notes import Clusters, told_by
 from store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
 from store.clusters.moves.underway import Underway, underway_of
-from store.clusters.shard_map import merged, read_map
+from store.clusters.operating.promote import cluster_role, master_state
 from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
 from store.failpoints import declare, failpoint
 

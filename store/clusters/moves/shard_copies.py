@@ -8,12 +8,12 @@ from typing import Literal
 
 import pymysql
 
-from store.clusters.failover import cluster_role
-from store.clusters.moves.shard_notes import HIDDEN, Clusters, Standing, standing
-from store.clusters.storage import ClusterServers
-from store.engines.mysql_connections import MySqlServer, query
-from store.engines.mysql_errors import failed
-from store.engines.mysql_migrations import Layout
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_notes import HIDDEN, Clusters, Standing, standing
+from store.clusters.operating.promote import cluster_role
+from store.engines.mysql.connections import MySqlServer, query
+from store.engines.mysql.errors import failed
+from store.engines.mysql.migrations import Layout
 from store.errors import CellfeedError
 
 Kind = Literal["serves", "arriving", "kept"]

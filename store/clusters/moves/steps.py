@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from store.clusters.failover import cluster_role, master_state
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import merged, read_map, write_map
+from store.clusters.model.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
 from store.clusters.moves.index_copy import copy_entries
 from store.clusters.moves.log_copy import copy_log
 from store.clusters.moves.shard_copies import copy_on
 from store.clusters.moves.shard_diff import refuse_loss
-from store.clusters.moves.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
 from store.clusters.moves.shard_side import ShardSide, open_side
 from store.clusters.moves.underway import fence_of
-from store.clusters.shard_map import merged, read_map, write_map
-from store.clusters.storage import ClusterServers
+from store.clusters.operating.promote import cluster_role, master_state
 from store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
 from store.failpoints import declare, failpoint
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from store.clusters.failover import cluster_role
-from store.clusters.moves.shard_notes import Clusters, Leaving, Told, told_by
-from store.clusters.shard_map import read_map
-from store.engines.mysql_state import MySqlState
+from store.clusters.model.shard_map import read_map
+from store.clusters.model.shard_notes import Clusters, Leaving, Told, told_by
+from store.clusters.operating.promote import cluster_role
+from store.engines.mysql.state import MySqlState
 from store.errors import NotFound
 
 

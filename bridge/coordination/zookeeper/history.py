@@ -1,0 +1,339 @@
+"""Whether ZooKeeper is still the one that this datastore's processes wrote to, and has all that
+they wrote.
+
+A ZooKeeper can go back in time: somebody restores its data directory, starts a server with an old
+disk, or points the configuration at another ensemble. Its versions and transaction numbers then
+repeat, and a claim that was taken over long ago is good again. So no number counts here. **Random
+values are compared**: they lie both in ZooKeeper and in the state table, which does not go back
+with it.
+
+In ZooKeeper:
+
+    /cellfeed/era       {"identity", "first"}: names this stretch of ZooKeeper's history
+    /cellfeed/eras/<era>                    empty; each save under a claim of that era checks it
+    /cellfeed/witnesses/<era>@<process>     a random mark, which one process alone writes
+
+In the state table:
+
+    coordination/history/era                        {"era", "next", "because"}
+    coordination/history/witnesses/<era>/<process>  the marks that ZooKeeper may hold: one, or more
+                                                    while a change is under way
+
+A process moves its mark in the transaction of each join and claim, and once more a moment after it
+saved offsets (:data:`MARK_EVERY_S`).
+
+**Comparing.** A process compares after each new connection, before it uses the connection for a
+claim, and each time that it is asked for a lineage (several times in a lease). ZooKeeper cannot go
+back without ending every connection. Where it lacks a mark that the state table has, it went back
+behind a claim or a join whose call had returned, or behind saves. One that lost nothing but the
+saves of its last moment is not noticed: those cells run again.
+
+**A new era.** The process that finds a break declares a new era. One transaction then voids every
+claim, session and birth of before, for everybody. Lineages carry the era. So each group that goes
+by its offsets stands still, and says why, until somebody accepts them
+(``bridge/triggers/offsets/kept_offsets.py``).
+
+Crash points. A change: the state table first has the old marks and the new one; then ZooKeeper has
+the new one; then the state table has it alone. A death in between leaves two marks, of a change
+whose call never returned: either is right. An era: the state table first has it as ``next``; then
+ZooKeeper has it; then the state table has it as ``era``. Another process that compares finishes the
+declaration.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from kazoo.protocol.states import ZnodeStat
+
+from bridge.coordination.zookeeper.client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from bridge.coordination.zookeeper.paths import Paths
+from bridge.coordination.zookeeper_owner import ChrootOwner
+from store.engines.contract.engine import StateTable
+from store.engines.contract.values import StateEntry
+from store.errors import Unavailable
+from store.failpoints import declare, failpoint
+
+declare("zookeeper.mark_announced", "zookeeper.mark_written", "zookeeper.era_announced", "zookeeper.era_written")
+
+_log = logging.getLogger("cellfeed.coordination")
+_encode = msgspec.json.encode
+
+HISTORY: Final = "coordination/history/"
+"""Of the entries in the state table. A backup leaves them out: a restored datastore believes the
+ZooKeeper that it finds."""
+
+_ERA_KEY: Final = f"{HISTORY}era"
+_WITNESSES: Final = f"{HISTORY}witnesses/"
+_ABSENT: Final = ""
+"""The mark of a witness that ZooKeeper does not have yet."""
+
+MARK_EVERY_S: Final = 1.0
+"""How soon after a save the mark moves. Each time is one transaction in ZooKeeper and two commits
+of the state table; a process that saves nothing makes none."""
+
+_TRIES_MAX: Final = 50
+_CHANGES: Final = "ZooKeeper could not be compared with what is known of it: it changes, or is connected again, all the time"
+_DOUBTFUL_MARKS_MAX: Final = 64
+"""Changes without an answer that a witness remembers, one for each broken connection. Beyond it the
+process gets another witness."""
+
+_WITNESSES_MAX: Final = 64
+"""Those of processes that ended stay as evidence; beyond this many the oldest go."""
+
+
+class Era(msgspec.Struct, frozen=True):
+    """``first``: the datastore has had no other in this ZooKeeper."""
+
+    identity: str
+    first: bool
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What the state table knows. ``next``: an era that is being declared. ``because``: why the
+    last one was."""
+
+    era: Era | None = None
+    next: Era | None = None
+    because: str | None = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    kept: _Kept
+    version: int | None
+    witnesses: Mapping[str, StateEntry]
+    """By process, of the present era."""
+
+
+@dataclass
+class _Witness:
+    """This process's own. ``marks``: what ZooKeeper may hold; ``version`` and ``entry_version``: of
+    the znode and of the entry, None where there is none; ``is_sure``: whether they are certain."""
+
+    era: str
+    process: str
+    marks: list[str]
+    version: int | None = None
+    entry_version: int | None = None
+    is_sure: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"{_WITNESSES}{self.era}/{self.process}"
+
+
+class ZooKeeperHistory:
+    """See the module. May be used by any number of threads."""
+
+    def __init__(self, base: ZooKeeperClient, state: StateTable, paths: Paths, owner: ChrootOwner) -> None:
+        self._base = base
+        self._owner = owner
+        self._state = state
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._verified: tuple[int, Era, int] | None = None
+        """The connection on which ZooKeeper was compared last, the era found, and the version of
+        its entry in the state table."""
+        self._witness: _Witness | None = None
+        self.because: str | None = None
+        """Why the present era was declared; None for the first."""
+        self._saves = self._saves_marked = 0
+
+    def era(self) -> Era:
+        """The present era; ZooKeeper was compared since it was connected. Raises Unavailable."""
+        verified = self._verified
+        return verified[1] if verified is not None and verified[0] == self._base.connections_made else self.check()
+
+    def doubt(self) -> None:
+        """The next call compares: something in ZooKeeper was not as this process left it."""
+        self._verified = None
+
+    def saved(self) -> None:
+        """This process has saved offsets since the mark moved last."""
+        self._saves += 1
+
+    def mark_saves(self) -> None:
+        """Moves the mark, where there were saves since. Raises CellfeedError; the next call tries
+        again."""
+        saves = self._saves
+        if saves != self._saves_marked:
+            self.step(self._base, [])
+            self._saves_marked = saves
+
+    def check(self) -> Era:
+        """Compares now; declares a new era where ZooKeeper is not the one that the state table
+        knows. Raises Unavailable, ProtectData in another datastore's chroot."""
+        self._owner.check()
+        for _ in range(_TRIES_MAX):
+            connection = self._base.connections_made
+            known = self._known()
+            if known.kept.next is not None:
+                self._finish(known)
+                continue
+            found = self._read_era()
+            if known.kept.era is None:
+                # A restored or new datastore believes what it finds.
+                self._keep(_Kept(era=found[0]) if found is not None else _Kept(next=Era(secrets.token_hex(8), first=True)), known)
+                continue
+            because = self._broken(known.kept.era, found[0] if found is not None else None, known.witnesses)
+            if because is None:
+                assert known.version is not None  # noqa: S101 (there is an era)
+                self._verified, self.because = (connection, known.kept.era, known.version), known.kept.because
+                return known.kept.era
+            # Another process may have changed both since they were read here, one after the other.
+            if self._known() == known:
+                because = f"{because} (ZooKeeper at {self._base.hosts})"
+                if self._keep(_Kept(known.kept.era, Era(secrets.token_hex(8), first=False), because), known):
+                    _log.error("all groups in this ZooKeeper begin a new era, and those that go by its offsets stand still: %s", because)
+                    failpoint("zookeeper.era_announced")
+        raise Unavailable(_CHANGES)
+
+    def step(self, client: ZooKeeperClient, operations: Sequence[Operation]) -> list[Any]:
+        """Commits a change that ZooKeeper must not lose unseen: once this has returned,
+        :meth:`check` notices. Raises TransactionRefused as a commit does."""
+        for _ in range(_TRIES_MAX):
+            verified = self._compared()
+            try:
+                with self._lock:
+                    return self._step(client, operations, *verified)
+            except OtherConnection:
+                continue
+        raise Unavailable(_CHANGES)
+
+    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commits on a connection on which ZooKeeper was compared. Raises TransactionRefused as a
+        commit does."""
+        for _ in range(_TRIES_MAX):
+            connection, _, _ = self._compared()
+            try:
+                return self._base.commit(operations, connection=connection)
+            except OtherConnection:
+                continue
+        raise Unavailable(_CHANGES)
+
+    # --- inside --------------------------------------------------------------------------------------------------------------
+
+    def _compared(self) -> tuple[int, Era, int]:
+        for _ in range(_TRIES_MAX):
+            self.era()
+            if (verified := self._verified) is not None:
+                return verified
+        raise Unavailable(_CHANGES)
+
+    def _step(self, client: ZooKeeperClient, operations: Sequence[Operation], connection: int, era: Era, era_version: int) -> list[Any]:
+        witness = self._own(era)
+        mark = secrets.token_hex(8)
+        self._announce(witness, [*witness.marks, mark], era_version)
+        failpoint("zookeeper.mark_announced")
+        path = self._paths.witness(era.identity, witness.process)
+        own: Operation = Create(path, mark.encode()) if witness.version is None else Set(path, mark.encode(), witness.version)
+        before, witness.marks, witness.is_sure = witness.marks, [*witness.marks, mark], False
+        try:
+            results = client.commit([*operations, own], connection=connection if client is self._base else None)
+        except OtherConnection:
+            witness.marks, witness.is_sure = before, True
+            raise
+        except TransactionRefused as refused:
+            if refused.operation != own:
+                witness.marks, witness.is_sure = before, True
+                raise
+            self.doubt()
+            raise Unavailable("ZooKeeper changed meanwhile; it is compared again") from None
+        failpoint("zookeeper.mark_written")
+        witness.version = results[-1].version if isinstance(results[-1], ZnodeStat) else 0
+        witness.marks = [mark]
+        self._announce(witness, witness.marks, era_version)
+        return results[:-1]
+
+    def _known(self) -> _Known:
+        kept, version, witnesses = _Kept(), None, dict[str, StateEntry]()
+        entries = self._state.list(HISTORY)
+        for entry in entries:
+            if entry.key == _ERA_KEY:
+                kept, version = msgspec.json.decode(entry.value, type=_Kept), entry.version
+        if kept.era is not None:
+            prefix = f"{_WITNESSES}{kept.era.identity}/"
+            witnesses = {entry.key.removeprefix(prefix): entry for entry in entries if entry.key.startswith(prefix)}
+        return _Known(kept, version, witnesses)
+
+    def _read_era(self) -> tuple[Era, int] | None:
+        found = self._base.get(self._paths.era, newest=True)
+        return (msgspec.json.decode(found[0], type=Era), found[1].version) if found is not None else None
+
+    def _broken(self, era: Era, found: Era | None, witnesses: Mapping[str, StateEntry]) -> str | None:
+        if found is None:
+            return "it came back empty, is another one, or somebody deleted what cellfeed keeps in it"
+        if found != era:
+            return "it went back in time, or is another one: it has the history of another time"
+        paths = [self._paths.fence_of_era(era.identity), *(self._paths.witness(era.identity, process) for process in witnesses)]
+        fence, *marks = [each[0].decode() if each is not None else None for each in self._base.get_many(paths, newest=True)]
+        if fence is None:
+            return "it went back in time, or somebody deleted what cellfeed keeps in it"
+        allowed = [msgspec.json.decode(entry.value, type=list[str]) for entry in witnesses.values()]
+        missing = sum((mark or _ABSENT) not in each for mark, each in zip(marks, allowed, strict=True))
+        return f"it went back in time: it lacks what {missing} of {len(allowed)} processes wrote to it last" if missing else None
+
+    def _keep(self, kept: _Kept, known: _Known) -> bool:
+        return self._state.commit({_ERA_KEY: _encode(kept)}, expect={_ERA_KEY: known.version}) is not None
+
+    def _finish(self, known: _Known) -> None:
+        """Completes the declaration of an era, whoever began it."""
+        era = known.kept.next
+        assert era is not None  # noqa: S101 (the caller looked)
+        found = self._read_era()
+        if found is None or found[0] != era:
+            self._base.ensure(self._paths.eras)
+            self._base.ensure(self._paths.witnesses)
+            value = _encode(era)
+            ended: list[Operation] = [Delete(self._paths.fence_of_era(name)) for name in self._base.children(self._paths.eras, newest=True)]
+            try:
+                self._base.commit([Create(self._paths.era, value) if found is None else Set(self._paths.era, value, found[1]), *ended])
+                failpoint("zookeeper.era_written")
+            except TransactionRefused:
+                return  # another process is faster
+        self._base.ensure(self._paths.fence_of_era(era.identity))
+        old = {entry.key: None for entry in self._state.list(_WITNESSES)}
+        self._state.commit({_ERA_KEY: _encode(_Kept(era=era, because=known.kept.because)), **old}, expect={_ERA_KEY: known.version})
+        for name in self._base.children(self._paths.witnesses):
+            if not name.startswith(f"{era.identity}@"):
+                self._base.discard([f"{self._paths.witnesses}/{name}"])
+
+    def _own(self, era: Era) -> _Witness:
+        witness = self._witness
+        if witness is None or witness.era != era.identity or len(witness.marks) > _DOUBTFUL_MARKS_MAX:
+            self._forget_the_oldest(era)
+            witness = self._witness = _Witness(era.identity, secrets.token_hex(8), [_ABSENT])
+        if not witness.is_sure:
+            # A change without an answer may still come, here or there. It names the version before
+            # it, so it fails once another one has been done.
+            entry = self._state.get(witness.key)
+            found = self._base.get(self._paths.witness(era.identity, witness.process), newest=True)
+            announced = msgspec.json.decode(entry.value, type=list[str]) if entry is not None else []
+            witness.marks = [*witness.marks, *(mark for mark in announced if mark not in witness.marks)]
+            witness.entry_version = entry.version if entry is not None else None
+            witness.version = found[1].version if found is not None else None
+            witness.is_sure = True
+        return witness
+
+    def _announce(self, witness: _Witness, marks: list[str], era_version: int) -> None:
+        expect = {_ERA_KEY: era_version, witness.key: witness.entry_version}
+        witness.is_sure = False
+        version = self._state.commit({witness.key: _encode(marks)}, expect=expect)
+        if version is None:
+            self.doubt()
+            raise Unavailable("ZooKeeper's history changed meanwhile; it is compared again")
+        witness.entry_version, witness.is_sure = version, True
+
+    def _forget_the_oldest(self, era: Era) -> None:
+        prefix = f"{_WITNESSES}{era.identity}/"
+        oldest = sorted(self._state.list(prefix), key=lambda entry: entry.version)[: -_WITNESSES_MAX + 1]
+        for entry in oldest:
+            if self._state.commit({entry.key: None}, expect={entry.key: entry.version}) is not None:
+                self._base.discard([self._paths.witness(era.identity, entry.key.removeprefix(prefix))])

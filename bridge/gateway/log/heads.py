@@ -1,0 +1,162 @@
+"""What the gateway knows of the logs' ends, kept fresh by wake-ups and by polling; and the fetches that wait for them to move.
+
+A wake-up is a hint: it makes the counters be read at once. Without one they are looked at every ``POLL_INTERVAL_S``. Where cells are shown only once a minion
+has them, a wake-up comes a millisecond or two too early: the counters are looked at again, in small steps, until what is committed is shown. Wake-ups that
+come meanwhile are met by the next of these looks: a look asks every node of every cluster, so under load they are most of what a new cell costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+
+from bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
+from store.engines.contract.engine import Engine
+from store.engines.contract.values import Head
+from store.limits import ADDED_ID_MAX
+
+
+class LogHeads:
+    """Heads of every shard. Watermarks only rise here, whatever order two reads of them end in (I9). ``on_trim`` is told a shard's log start when it has
+    risen, ``on_erasure`` a shard of which bodies were erased: since, or
+    before the first look."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        executor: Executor,
+        on_trim: Callable[[int, int], None] = lambda _shard, _log_start: None,
+        on_erasure: Callable[[int], None] = lambda _shard: None,
+    ) -> None:
+        self._engine = engine
+        self._on_erasure = on_erasure
+        self._executor = executor
+        self._on_trim = on_trim
+        self._heads: dict[int, Head] = {}
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {shard: set() for shard in range(engine.shards)}
+        self._reading: asyncio.Future[dict[int, Head]] | None = None
+        self._begun_s = float("-inf")
+        """When the last look began."""
+        self._taken: asyncio.Future[dict[int, Head]] | None = None
+        """The last look whose result is known here."""
+        self._woken = self._following = False
+        self._waiters = 0
+        self._read_s = float("-inf")
+        """When somebody last read the logs."""
+        self._put_off: Callable[[BaseException], None] | None = None
+        """Set when there was a wake-up that nobody was there for: whom to tell that its look failed."""
+
+    def __getitem__(self, shard: int) -> Head:
+        return self._heads[shard]
+
+    async def refresh(self, asked_s: float | None = None) -> None:
+        """Reads the counters. What was committed before this call is seen when it returns; with ``asked_s``, what was before that moment of
+        ``time.monotonic``: requests that were read together share a look, and some clients send one for each partition."""
+        reading = await self._look(asked_s)
+        heads = await asyncio.shield(reading)
+        if self._taken is not reading:
+            self._taken = reading
+            self._take(heads)
+
+    async def _look(self, asked_s: float | None) -> asyncio.Future[dict[int, Head]]:
+        """A look that began late enough, ended or not."""
+        if self._reading is not None:
+            if asked_s is not None and self._begun_s >= asked_s and not _has_failed(self._reading):
+                return self._reading
+            # It may have come before the caller's commit: only one that begins from here on counts.
+            await asyncio.wait([self._reading])
+        if self._reading is None or self._reading.done():
+            self._begun_s = time.monotonic()
+            self._reading = asyncio.get_running_loop().run_in_executor(self._executor, self._engine.heads)
+        return self._reading
+
+    def refresh_soon(self, on_error: Callable[[BaseException], None]) -> None:
+        """Reads the counters in the background until all that was committed before this call is shown, or has waited for too long; many calls are one.
+        Put off while nobody reads: a look for each commit asks all nodes of all clusters, for nobody."""
+        if not self._waiters and time.monotonic() - self._read_s > WATCHED_S:
+            self._put_off = on_error
+            return
+        self._woken = True
+        if self._following:
+            return
+        self._following = True
+
+        async def run() -> None:
+            try:
+                await self._follow()
+            except Exception as error:
+                on_error(error)
+            finally:
+                self._following = False
+
+        task = asyncio.get_running_loop().create_task(run())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    def is_read(self) -> None:
+        """Somebody reads the logs: wake-ups are followed, and so is one that was put off."""
+        self._read_s = time.monotonic()
+        on_error, self._put_off = self._put_off, None
+        if on_error is not None:
+            self.refresh_soon(on_error)
+
+    async def _follow(self) -> None:
+        """One look after the other, with a pause between them while committed cells are not shown.
+
+        A wake-up during a look may tell of a commit that it came too early for, so another look follows; nothing else runs between the last question whether
+        there was one and the end. One during a pause waits for its rest, 10 ms at most.
+        """
+        waits = iter(FOLLOW_UP_S)
+        while True:
+            if self._woken:
+                self._woken = False
+                waits = iter(FOLLOW_UP_S)
+            await self.refresh()
+            if not self._all_shown() and (wait_s := next(waits, None)) is not None:
+                await asyncio.sleep(wait_s)
+            elif not self._woken:
+                return
+
+    def _all_shown(self) -> bool:
+        return all(head.watermark >= head.next_added_id or head.next_added_id == ADDED_ID_MAX for head in self._heads.values())
+
+    async def wait_for_more(self, seen: Mapping[int, int], timeout_s: float) -> None:
+        """Returns when the watermark of one of the shards differs from the one that was seen, or after ``timeout_s``."""
+        if any(self._heads[shard].watermark != watermark for shard, watermark in seen.items()):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for shard in seen:
+            self._waiting[shard].add(future)
+        self._waiters += 1
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            self._waiters -= 1
+            self._read_s = time.monotonic()
+            for shard in seen:
+                self._waiting[shard].discard(future)
+
+    def _take(self, heads: dict[int, Head]) -> None:
+        for shard, head in heads.items():
+            known = self._heads.get(shard)
+            if known == head or (known is not None and head.watermark < known.watermark):
+                continue
+            self._heads[shard] = head
+            if head.erasures != (known.erasures if known is not None else 0):
+                self._on_erasure(shard)
+            if head.log_start > (known.log_start if known is not None else 0):
+                self._on_trim(shard, head.log_start)
+            if known is None or head.watermark > known.watermark or head.log_start > known.log_start or head.leader_epoch > known.leader_epoch:
+                for future in self._waiting[shard]:
+                    if not future.done():
+                        future.set_result(None)
+
+
+def _has_failed(reading: asyncio.Future[dict[int, Head]]) -> bool:
+    return reading.done() and (reading.cancelled() or reading.exception() is not None)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Background reads under way: the event loop keeps only weak references to its tasks."""

@@ -1,0 +1,62 @@
+"""Offsets of several shards of a group in one commit, for triggers that save beside their work (``saves_lazily``).
+
+A save costs a commit of the coordination, and there is one for each shard every fifth of a second. Those that are due while one is under way go together
+(:mod:`store.commit.gathered`), each under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves its own: then the run that was
+overtaken hears of it. What comes with entries of the state table is never gathered: it is one commit by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, TopicPartition
+from store.commit.gathered import Gathered
+
+OFFSETS_IN_A_COMMIT_MAX: Final = 500
+"""Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that ZooKeeper takes in one request."""
+
+
+class OffsetCommits(Protocol):
+    """Of :class:`bridge.coordination.contract.Offsets`, what a run needs."""
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None: ...
+
+
+class _Save(NamedTuple):
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    claims: Sequence[Claim]
+
+
+class GatheredSaves:
+    """:class:`OffsetCommits` of one group. Any number of threads, each with shards of its own."""
+
+    def __init__(self, coordinator: Coordinator, group: str) -> None:
+        self._coordinator = coordinator
+        self._group = group
+        self._saves: Gathered[_Save] = Gathered(self._together)
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        claims: Sequence[Claim] = (),
+        entries: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        """As the coordinator's."""
+        if entries or not offsets or group != self._group:
+            self._coordinator.commit_offsets(group, offsets, claims=claims, entries=entries)
+        else:
+            self._saves.call(_Save(offsets, claims))
+
+    def _together(self, saves: Sequence[_Save]) -> None:
+        offsets = {key: offset for save in saves for key, offset in save.offsets.items()}
+        self._coordinator.commit_offsets(self._group, offsets, claims=[claim for save in saves for claim in save.claims])

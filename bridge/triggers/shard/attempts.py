@@ -1,0 +1,176 @@
+"""Running a trigger's function until it succeeds, its tries are used up, or it is time to stop.
+
+A store that is away is no fault of a cell: it takes none of its tries, and the shard waits. Crash points: see ``tries.py`` (tries that are counted
+across processes) and ``deadlines.py`` (time-outs); otherwise a call that did not come to its end leaves the offset before its cells, so they run again.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.triggers.process_death.deadlines import Call, Deadlines
+from bridge.triggers.process_death.recorded_attempts import ShardTries
+from bridge.triggers.program import Trigger
+from bridge.triggers.shard.position import Place, Progress
+from store.api import CellStore
+from store.cells.cell import StoredCell
+from store.errors import Unavailable
+from store.failpoints import declare, failpoint
+
+declare("trigger.before_run", "trigger.after_run")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The tries are used up. ``ended``: how many of them ended the process, or may have."""
+
+    error: str
+    attempts: int
+    ended: int = 0
+
+
+class Stopped:
+    """It was time to stop before the cells were done: they run again."""
+
+
+class Done:
+    """The function came back."""
+
+
+Result = Done | Stopped | Failed
+DONE: Final = Done()
+STOPPED: Final = Stopped()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What one try came to, when not well."""
+
+    error: Exception | SystemExit
+    text: str
+
+
+class Attempts:
+    """Of one shard's run. Used by one thread at a time."""
+
+    def __init__(
+        self, trigger: Trigger, store: CellStore, shard: int, tries: ShardTries, place: Place, progress: Progress, stop: threading.Event, deadlines: Deadlines
+    ) -> None:
+        self._trigger = trigger
+        self._call = trigger.caller(store, shard)
+        self._shard = shard
+        self._tries = tries
+        self._place = place
+        self._progress = progress
+        self._stop = stop
+        self._deadlines = deadlines
+        self.overdue = False
+        """Whether a call has timed out: it may be at it still."""
+
+    def run(self, cells: Sequence[StoredCell], *, on_record: bool = False, suspect: bool = False, tries_max: int | None = None) -> Result:
+        """Runs the function for cells: several of a batch, or one. ``on_record``: counted beforehand, see ``tries.py``; for one cell.
+
+        ``suspect``: it has ended a process before, as any with a try on record may have. ``tries_max``: at most so many tries, whatever the policy allows.
+        """
+        if not on_record:
+            return self._run(cells, 0, tries_max, counted=True)
+        left = self._tries.of(cells[0].added_id)
+        ended = left.attempts if left else 0
+        if left and ended >= (tries_max or self._trigger.policy_for(left.kind).attempts):
+            return Failed(left.told(), ended, ended)
+        if left:
+            self._place.save()  # should this be the end of the process again, only this cell runs again
+        suspect = suspect or left is not None
+        with self._deadlines.quarantine.on_record(suspect, self._stop) as may_run:
+            if not may_run:
+                return STOPPED
+            self._place.make_sure()
+            result = self._run(cells, ended, tries_max, counted=False)
+            if suspect and isinstance(result, Done):
+                self._tries.end()  # at once: it must not count for what the next suspect does
+        return result
+
+    def _run(self, cells: Sequence[StoredCell], ended: int, tries_max: int | None, *, counted: bool) -> Result:
+        attempts, waits, first = ended, 0, cells[0].added_id
+        while True:
+            try:
+                if not counted:
+                    self._tries.begin(first)
+                    counted = True
+                raised = self._try(cells)
+            except Unavailable as away:
+                waits += 1
+                self._progress.because = f"cell {first} waits for the store: {away}"
+                if self._stop.wait(self._trigger.policy_for(type(away)).wait_s(waits)):
+                    return STOPPED
+                self._place.make_sure()
+                continue
+            if raised is None:
+                return DONE
+            if isinstance(raised, Stopped):
+                return STOPPED
+            attempts += 1
+            policy = self._trigger.policy_for(type(raised.error))
+            if attempts >= (tries_max or policy.attempts):
+                return Failed(raised.text, attempts, ended)
+            self._progress.because = f"{_named(cells)} failed {attempts} times: {type(raised.error).__name__}"  # its text may quote a body
+            if self._stop.wait(policy.wait_s(attempts)):
+                return STOPPED
+            self._place.make_sure()
+
+    def _try(self, cells: Sequence[StoredCell]) -> _Raised | Stopped | None:
+        failpoint("trigger.before_run")
+        timeout_s = self._trigger.timeout_s
+        self._progress.running = cells[0].added_id
+        try:
+            if timeout_s is None:
+                self._call(cells)
+            elif not self._in_time(cells, timeout_s):
+                # The process is about to end, and the try is on record: whatever the call came to, its cells run again.
+                self._stop.set()
+                return STOPPED
+        except Unavailable:
+            raise
+        except (Exception, SystemExit) as error:
+            return _Raised(error, traceback.format_exc(limit=-8))
+        finally:
+            self._progress.running = None
+        failpoint("trigger.after_run")
+        return None
+
+    def _in_time(self, cells: Sequence[StoredCell], timeout_s: float) -> bool:
+        """Calls the function; False when that took too long. Raises what the function raises in time."""
+        call = Call(f"{self._trigger.group}: {_named(cells)} of shard {self._shard}", timeout_s, lambda error: self._note_time_out(cells, error))
+        self._deadlines.begin(call)
+        failed: Exception | SystemExit | None = None
+        try:
+            self._call(cells)
+        except (Exception, SystemExit) as error:
+            failed = error
+        except BaseException:
+            self._deadlines.end(call)
+            raise
+        if not self._deadlines.end(call):
+            return False
+        if failed is not None:
+            raise failed
+        return True
+
+    def _note_time_out(self, cells: Sequence[StoredCell], error: str) -> None:
+        """By the watching thread. Which cell of a batch it was is found by the shard's next owner, who runs them one by one."""
+        self._progress.because = f"{_last_line(error)}: the process ends"
+        if len(cells) == 1:
+            self._tries.note_time_out(cells[0].added_id, error)
+        self.overdue = True
+
+
+def _named(cells: Sequence[StoredCell]) -> str:
+    return f"cell {cells[0].added_id}" if len(cells) == 1 else f"the batch of {len(cells)} cells from {cells[0].added_id} on"
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:200]

@@ -1,0 +1,228 @@
+"""The datastore that a configuration names: SQLite files in the run directory, or clusters of MariaDB servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bridge.triggers.parked.cells import ParkedCells
+from bridge.typed import rejected_cells
+from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
+from store.backups.into_clusters import ClusterTarget
+from store.backups.into_sqlite import SqliteTarget
+from store.backups.restore import Target
+from store.clusters.model.servers import ClusterServers
+from store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
+from store.clusters.operating.create import Initialised, init_cluster
+from store.clusters.operating.migrate import identify
+from store.clusters.operating.promote import master_state
+from store.clusters.serving.cluster import Watermark
+from store.clusters.serving.engine import ClusteredEngine
+from store.datastore import Datastore
+from store.dictionaries.recovery import Place
+from store.engines.contract.values import Replica
+from store.engines.mysql.connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
+from store.engines.mysql.dictionaries import MySqlDictionaries
+from store.engines.mysql.engine import MySqlEngine
+from store.engines.mysql.migrations import Layout, check_schema
+from store.engines.sqlite.dictionaries import SqliteDictionaries
+from store.engines.sqlite.instance_lock import SharedLock
+from store.engines.sqlite.open import CELLS_FILE, open_cells
+from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
+
+
+def open_datastore(config: Config, directory: Path) -> Datastore:
+    """The datastore, in process; SQLite files lie below ``directory``. Raises StorageUnavailable, ProtectData."""
+    if not config.datastore.clusters:
+        datastore = Datastore.open_embedded(directory / config.datastore.directory, config.datastore.name, config.datastore.shards)
+    else:
+        datastore = Datastore(open_clusters(config.datastore))
+    datastore.when_erased(ParkedCells(datastore.state).forget_row)
+    datastore.when_erased(partial(rejected_cells.forget_row, datastore.state))
+    return datastore
+
+
+def open_clusters(config: DatastoreConfig) -> ClusteredEngine:
+    """The engine over the clusters of the configuration."""
+    nodes = {cluster.name: {node.name: partial(_open_node, config, address) for node, address in _addresses(cluster)} for cluster in config.clusters}
+    return ClusteredEngine(
+        config.name,
+        config.shards,
+        nodes,
+        watermark=Watermark(config.watermark),
+        read_first=Replica(config.log_reads),
+        copies=config.buffer_copies,
+        servers={cluster.name: _servers(config, cluster) for cluster in config.clusters},
+    )
+
+
+def cluster_servers(config: Config, name: str) -> ClusterServers:
+    """A cluster's servers, for its operator. Raises NotFound for a name that the configuration does not have."""
+    for cluster in config.datastore.clusters:
+        if cluster.name == name:
+            return _servers(config.datastore, cluster)
+    raise NotFound(f"the configuration has no cluster {name!r}; it has {', '.join(each.name for each in config.datastore.clusters) or 'none'}")
+
+
+def shard_map(config: Config) -> ShardMap:
+    """The shard map for making the clusters: as given per cluster, or divided evenly. Raises InvalidRequest."""
+    clusters = config.datastore.clusters
+    given = [cluster for cluster in clusters if cluster.shards is not None]
+    if not given:
+        return even_map(config.datastore.name, config.datastore.shards, [cluster.name for cluster in clusters])
+    if len(given) != len(clusters):
+        raise InvalidRequest("config: either every cluster names its shards, or none does")
+    made = first_map(config.datastore.name, config.datastore.shards, {cluster.name: _ranges(cluster.shards or "") for cluster in clusters})
+    made.by_shard()
+    return made
+
+
+def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]:
+    """Makes these clusters of their bare servers, one after the other; one that has been made is left as it is. Raises as :func:`init_cluster`."""
+    if not names:
+        return
+    present = _present_map(config)
+    if present is not None and _is_bare(config, config.datastore.clusters[0].name):
+        raise ProtectData(
+            f"config: cluster {config.datastore.clusters[0].name!r} is new and comes first; the first cluster keeps leases, offsets and all other state, "
+            "so a new one is added at the end of datastore.clusters"
+        )
+    divided = present or shard_map(config)
+    for name in names:
+        servers = cluster_servers(config, name)
+        try:
+            yield init_cluster(servers, divided, known=present is not None)
+        finally:
+            servers.close()
+
+
+def identify_clusters(config: Config) -> str:
+    """Gives the datastore's clusters a history identity where they have none yet, and returns it. Raises as :func:`store.clusters.operating.migrate.identify`."""
+    with ExitStack() as opened:
+        servers = [cluster_servers(config, cluster.name) for cluster in config.datastore.clusters]
+        for each in servers:
+            opened.callback(each.close)
+        return identify(servers)
+
+
+def _is_bare(config: Config, name: str) -> bool:
+    """Whether all servers of the cluster answer, and none holds anything of the datastore."""
+    servers = cluster_servers(config, name)
+    try:
+        return not any(has_database(server, servers.meta) for server in servers.servers.values())
+    except StorageUnavailable:
+        return False
+    finally:
+        servers.close()
+
+
+def _present_map(config: Config) -> ShardMap | None:
+    """The map of clusters that were made before: one that is made now joins them without a shard, until some are moved to it."""
+    found = []
+    for cluster in config.datastore.clusters:
+        servers = cluster_servers(config, cluster.name)
+        try:
+            told = read_map(master_state(servers))
+        except StorageUnavailable:
+            continue  # not made yet, or away: of those that were made one is enough
+        finally:
+            servers.close()
+        if told is not None:
+            found.append(told)
+    return merged(found) if found else None
+
+
+@contextmanager
+def dictionary_places(config: Config, directory: Path) -> Iterator[tuple[list[Place], dict[str, str]]]:
+    """The dictionaries of every storage node, without opening the datastore, which may be refused for them; and why the other nodes do not answer.
+    Raises ProtectData for storage of another shape or schema version."""
+    places: list[Place] = []
+    silent: dict[str, str] = {}
+    with ExitStack() as opened:
+        if not config.datastore.clusters:
+            place = directory / config.datastore.directory / config.datastore.name
+            opened.callback(SharedLock(place).close)
+            file = open_cells(place, config.datastore.name, config.datastore.shards)
+            opened.callback(file.close)
+            places.append(Place("", CELLS_FILE, SqliteDictionaries(file)))
+        for cluster in config.datastore.clusters:
+            servers = cluster_servers(config, cluster.name)
+            opened.callback(servers.close)
+            for node, server in servers.servers.items():
+                try:
+                    if not has_database(server, servers.meta):
+                        silent[node] = "it holds nothing of the datastore"
+                        continue
+                except StorageUnavailable as error:
+                    silent[node] = str(error)
+                    continue
+                check_schema(server, Layout(config.datastore.name, config.datastore.shards))
+                places.append(Place(cluster.name, node, MySqlDictionaries(server, servers.meta)))
+        yield places, silent
+
+
+def shard_owners(datastore: Datastore) -> dict[str, list[tuple[int, int]]]:
+    """Which cluster has which shards, for a backup; empty for an embedded datastore."""
+    found = read_map(datastore.state) if isinstance(datastore.engine, ClusteredEngine) else None
+    return found.owners if found is not None else {}
+
+
+def restore_target(config: Config, directory: Path, owners: Mapping[str, Sequence[tuple[int, int]]]) -> AbstractContextManager[Target]:
+    """Where a backup is restored into, to be used as a context. ``owners``: the backup's shard map, which the clusters get where the configuration names the
+    same ones and does not divide the shards otherwise. Raises InvalidRequest."""
+    given = config.datastore
+    if not given.clusters:
+        return SqliteTarget(directory / given.directory / given.name, given.name, given.shards)
+    divided = shard_map(config)
+    if all(cluster.shards is None for cluster in given.clusters) and set(owners) == {cluster.name for cluster in given.clusters}:
+        divided = first_map(given.name, given.shards, {name: list(ranges) for name, ranges in owners.items()})
+    return ClusterTarget([cluster_servers(config, cluster.name) for cluster in given.clusters], divided)
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    found = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise InvalidRequest(f"config: shards {text!r} is not of the form 0-2047,3000")
+        found.append((int(first), int(last or first)))
+    return found
+
+
+def _servers(config: DatastoreConfig, cluster: ClusterConfig) -> ClusterServers:
+    nodes = {node.name: MySqlServer(address) for node, address in _addresses(cluster)}
+    return ClusterServers(cluster.name, config.name, config.shards, nodes, semi_sync=cluster.semi_sync)
+
+
+def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:
+    return [(node, parse_mysql_url(node.url, node.replication)) for node in cluster.nodes]
+
+
+def _open_node(config: DatastoreConfig, address: MySqlAddress, timeout_s: float) -> MySqlEngine:
+    return MySqlEngine(MySqlServer(address, timeout_s), config.name, config.shards)
+
+
+def engine_of(datastore: Datastore) -> ClusteredEngine:
+    """The clusters below a datastore. Raises InvalidRequest for an embedded one."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        raise InvalidRequest("an embedded datastore has no clusters")
+    return datastore.engine
+
+
+def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
+    """Every cluster's standing (:class:`~store.clusters.serving.status.ClusterStanding`), and what it buffers for others; empty for an embedded datastore."""
+    if not isinstance(datastore.engine, ClusteredEngine):
+        return []
+    counts = datastore.engine.drain.counts()
+    found = []
+    for each in datastore.engine.standing():
+        buffered = counts[each.name]
+        told = asdict(each)
+        told["buffered"] = [] if isinstance(buffered, str) else [asdict(line) for line in buffered]
+        told["error"] = each.error or (buffered if isinstance(buffered, str) else None)
+        found.append(told)
+    return found

@@ -1,0 +1,241 @@
+"""Starting, watching and ending the processes of one instance.
+
+Each process has a session of its own, so a Ctrl-C at the terminal reaches only the supervisor, which ends them in order; and ``kill -9`` of one, or
+of the supervisor, leaves the others alone. Who is alive is asked of the system (pid and start time), not remembered: so ``start``, ``down`` and
+``status`` work whether or not the supervisor is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from cellfeed.assembly import storage
+from cellfeed.config.model import Config, load_config, process_names, write_config
+from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
+from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
+from cellfeed.servers.life import start_server
+from cellfeed.signals import raise_if_asked, uninterrupted
+from store.errors import InvalidRequest, NotFound, Unavailable
+
+_log = logging.getLogger("cellfeed.instance.supervisor")
+START_TIMEOUT_S: Final = 60.0
+"""How long a process may take until it serves."""
+
+RESTART_DELAY_MIN_S: Final = 0.2
+RESTART_DELAY_MAX_S: Final = 30.0
+"""Before a dead process is started again: twice as long each time, so that one that cannot live does not keep a core busy starting it."""
+
+STEADY_S: Final = 60.0
+"""A process that has lived for this long is well again: its next restart comes at once, as the first one did."""
+
+_LOOK_INTERVAL_S: Final = 0.2
+_LOG_TAIL_CHARACTERS: Final = 1500
+
+Say = Callable[[str], None]
+
+
+def start_all(directory: RunDir, config: Config, say: Say) -> None:
+    """Starts every process and waits until all of them serve: the servers first; then clusters that are made of them are initialised, unless they have been.
+
+    A server that does not start is said so and left to :func:`supervise`: one node's absence is what clusters are for. Anything else that does not start (a
+    cluster that was never made without all its servers, a worker without a store) ends what was started before, and its error is raised."""
+    directory.make()
+    for name, _ in process_names(config):
+        if directory.alive(name):
+            raise InvalidRequest(f"{name} of an earlier run still runs in {directory.path}; end it with: cellfeed down --run-dir {directory.path}")
+    directory.forget_all()
+    write_config(config, directory.config)
+    try:
+        servers = [(name, kind) for name, kind in process_names(config) if kind in SERVER_KINDS]
+        for name, kind in servers:
+            try:
+                _start_and_say(directory, name, kind, say)
+            except (Unavailable, OSError) as error:
+                directory.say_missing(name, str(error))
+                say(f"{name} HAS NOT STARTED. The rest goes on without it, and it is tried again: {error}")
+        _init_clusters(directory, config, say)
+        for name, kind in process_names(config)[len(servers) :]:
+            _start_and_say(directory, name, kind, say)
+    except BaseException:
+        stop_all(directory, lambda _: None)
+        raise
+
+
+def _init_clusters(directory: RunDir, config: Config, say: Say) -> None:
+    try:
+        for done in storage.init_clusters(config, own_clusters(config)):
+            say(f"{done.cluster}: {done.master} is master{' (as before)' if done.was_there else ''}")
+    except Unavailable as error:
+        reasons = "".join(f"\n{reason}" for reason in directory.missing().values())
+        raise Unavailable(f"a cluster cannot be made of these servers: {error}{reasons}") from error
+
+
+def _start_and_say(directory: RunDir, name: str, kind: str, say: Say) -> None:
+    entry = start_one(directory, name, kind)
+    ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items())
+    say(f"{name} (pid {entry.pid}){': ' + ports if ports else ''}")
+
+
+def start_again(directory: RunDir, name: str) -> ProcessEntry:
+    """Starts one process of the configuration, on the ports that it had. Raises NotFound, InvalidRequest when it runs already, Unavailable when it
+    does not start."""
+    config = load_config(directory.config)
+    kinds = dict(process_names(config))
+    if name not in kinds:
+        raise NotFound(f"the configuration has no process {name!r}; it has {', '.join(kinds)}")
+    if directory.alive(name):
+        raise InvalidRequest(f"{name} runs already, with pid {directory.process(name).pid}")
+    return start_one(directory, name, kinds[name])
+
+
+def start_one(directory: RunDir, name: str, kind: str, given_up: Callable[[], bool] = lambda: False) -> ProcessEntry:
+    """Starts a process and waits until it says that it serves. Raises Unavailable when it does not, or when ``given_up`` says that nobody wants it."""
+    if kind in SERVER_KINDS:
+        return start_server(configured_server(directory, load_config(directory.config), name), directory, given_up)
+    log_path = directory.log(name)
+    process = None
+    try:
+        with uninterrupted(), log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cellfeed.cli.main", "run", "--run-dir", str(directory.path), name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        ready = _wait_until_ready(directory, name, process, given_up)
+        entry = ProcessEntry(name, kind, process.pid, ready.ports, str(log_path))
+        directory.record(entry)
+    except BaseException:
+        # Also for a Ctrl-C: nothing has a record of it yet, so nobody else could end it.
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
+    return entry
+
+
+def _wait_until_ready(directory: RunDir, name: str, process: subprocess.Popen[bytes], given_up: Callable[[], bool]) -> Ready:
+    log_path = directory.log(name)
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        ready = directory.ready(name)
+        if ready is not None and ready.pid == process.pid:
+            return ready
+        raise_if_asked()
+        if given_up():
+            raise Unavailable(f"{name} was told to end before it served")
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            tail = log_path.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip()
+            raise Unavailable(f"{name} did not start; the end of {log_path}:\n{tail}")
+        time.sleep(0.02)
+
+
+def stop_all(directory: RunDir, say: Say) -> None:
+    """Ends every process, the last started first: consumers before the gateway that they read from, the gateway before the store's workers, and those before
+    its servers, whenever these were started."""
+    last_first = directory.processes()[::-1]
+    for entry in sorted(last_first, key=lambda each: each.kind in SERVER_KINDS):
+        if directory.alive(entry.name):
+            clean = directory.stop_process(entry.name)
+            say(f"{entry.name} ended" if clean else f"{entry.name} did not end within {STOP_TIMEOUT_S:.0f} s and was killed")
+    directory.forget_all()
+
+
+def supervise(directory: RunDir, config: Config, say: Say, stopping: Callable[[], bool]) -> None:
+    """Watches until ``stopping`` says so; tells of processes that died, and starts them again where the configuration asks for it: at once the first
+    time, after a growing delay when they die again or do not start. Servers that never started are tried again in the same way, whatever it asks for."""
+    kinds = dict(process_names(config))
+    down: set[str] = set()
+    restarts: dict[str, Restarts] = {}
+    while not stopping():
+        _reap()
+        for entry in directory.processes():
+            alive = directory.alive(entry.name)
+            if alive:
+                down.discard(entry.name)
+            elif entry.name not in down:
+                down.add(entry.name)
+                say(f"{entry.name} (pid {entry.pid}) has died; its log is {entry.log}")
+                if not config.restart:
+                    say(f"bring it back with: cellfeed start --run-dir {directory.path} {entry.name}")
+            if not alive and config.restart and restarts.setdefault(entry.name, Restarts()).is_due(time.monotonic()):
+                _restart(directory, entry, say, stopping)
+                restarts[entry.name].tried(time.monotonic())
+        for name, reason in directory.missing().items():
+            if name in kinds and restarts.setdefault(name, Restarts()).is_due(time.monotonic()):
+                _try_missing(directory, name, kinds[name], reason, say, stopping)
+                restarts[name].tried(time.monotonic())
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+class Restarts:
+    """When one process may be started again. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._last_s = -STEADY_S
+        self._delay_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        if now_s - self._last_s >= self._delay_s + STEADY_S:
+            self._delay_s = 0.0
+        return now_s - self._last_s >= self._delay_s
+
+    def tried(self, now_s: float) -> None:
+        self._last_s = now_s
+        self._delay_s = min(max(2 * self._delay_s, RESTART_DELAY_MIN_S), RESTART_DELAY_MAX_S)
+
+
+def stop_instance(directory: RunDir, say: Say) -> None:
+    """Ends an instance from outside: through its supervisor, or process by process where there is none any more."""
+    pid = directory.supervisor_pid()
+    if pid is not None:
+        with suppress(psutil.NoSuchProcess):
+            supervisor = psutil.Process(pid)
+            supervisor.terminate()
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S * 2
+            # Until the process itself is gone: it gives its lock back a moment before.
+            while supervisor.is_running() and supervisor.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+    stop_all(directory, say)
+
+
+def _restart(directory: RunDir, entry: ProcessEntry, say: Say, stopping: Callable[[], bool]) -> None:
+    try:
+        started = start_one(directory, entry.name, entry.kind, stopping)
+    except (Unavailable, OSError) as error:
+        say(f"{entry.name} is not started again yet: {error}")
+    else:
+        say(f"{entry.name} started again (pid {started.pid})")
+
+
+def _try_missing(directory: RunDir, name: str, kind: str, reason: str, say: Say, stopping: Callable[[], bool]) -> None:
+    try:
+        started = start_one(directory, name, kind, stopping)
+    except (Unavailable, OSError) as error:
+        if str(error) != reason:
+            say(f"{name} has not started yet: {error}")
+        directory.say_missing(name, str(error))
+    else:
+        say(f"{name} started at last (pid {started.pid})")
+
+
+def _reap() -> None:
+    """Takes the exit status of children that ended, so that none stays behind as a zombie."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return

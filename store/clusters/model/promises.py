@@ -1,0 +1,90 @@
+"""Promises: before a promotion raises an epoch, a majority of nodes remembers that it began.
+
+A promotion writes its epoch first on one node, the new master. That node may die before any other
+has heard of it, and comes back later with the highest epoch of all. So each node that answers
+remembers the epoch before, in a database of its own that is neither replicated nor copied. A
+majority has the promise, and every later promotion asks a majority: so
+
+- no epoch is given twice: the next promotion takes one above all promises
+- while a node that answers remembers a higher epoch than any node tells, no node follows and no
+  master is opened in the lower one: what it would acknowledge, the missing node does not have.
+  Either that node comes back, or a promotion above both settles who is master
+
+The model in ``docs/inside/cluster-model.md`` found what happens without (``promotion-not-promised``).
+
+Crash points: a promise that no raise follows costs one epoch number, and a promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from store.clusters.model.roles import Role
+from store.clusters.model.servers import ClusterServers
+from store.engines.mysql.connections import MySqlServer, has_database, query
+from store.errors import StorageUnavailable, Unavailable
+from store.failpoints import marked
+
+
+def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[str] = ()) -> int:
+    """The highest epoch that a node which answers has promised in this history; -1 when none has. ``silent`` nodes are not asked."""
+    found = [-1]
+    for name, server in cluster.servers.items():
+        if name in silent:
+            continue
+        try:
+            found.append(_promised(cluster, server, history_id))
+        except Unavailable:
+            continue
+    return max(found)
+
+
+@marked("role.promise")
+def promise(cluster: ClusterServers, role: Role, epoch: int, silent: Collection[str] = ()) -> None:
+    """Has every node that answers remember the epoch. Raises StorageUnavailable when they are no
+    majority: then nothing may be raised. ``silent`` nodes are not asked."""
+    done, failed = [], []
+    for name, server in cluster.servers.items():
+        if name in silent:
+            continue
+        try:
+            _remember(cluster, server, role.history_id, epoch)
+        except Unavailable as error:
+            failed.append(f"{name}: {error}")
+        else:
+            done.append(name)
+    if 2 * len(done) <= len(cluster.servers):
+        raise StorageUnavailable(
+            f"cluster {cluster.name}: nobody was promoted: of {len(cluster.servers)} nodes only {', '.join(done) or 'none'} can remember epoch {epoch}, "
+            f"and a majority is needed: {'; '.join(failed)}"
+        )
+
+
+def refuse_promised(cluster: ClusterServers, role: Role) -> None:
+    """Raises StorageUnavailable while a node that answers remembers an epoch above the role's."""
+    promised = promised_epoch(cluster, role.history_id)
+    if promised > role.epoch:
+        raise StorageUnavailable(
+            f"cluster {cluster.name}: a promotion to epoch {promised} began, and the node that it chose does not answer: bring that node back, or promote "
+            f"another one without it: cellfeed cluster promote {cluster.name} --give-up NODE"
+        )
+
+
+def _promised(cluster: ClusterServers, server: MySqlServer, history_id: str) -> int:
+    if not has_database(server, cluster.promised):
+        return -1
+    with server.connection() as connection:
+        rows = query(connection, f"SELECT epoch FROM {cluster.promised}.promise WHERE history_id = X'{history_id.encode().hex()}'")
+    return int(rows[0][0]) if rows else -1
+
+
+def _remember(cluster: ClusterServers, server: MySqlServer, history_id: str, epoch: int) -> None:
+    with server.connection() as connection:
+        # Each node's own: not through the log, which a minion only takes from its master.
+        query(connection, "SET SESSION sql_log_bin = 0")
+        query(connection, f"CREATE DATABASE IF NOT EXISTS {cluster.promised} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        columns = "history_id VARBINARY(64) NOT NULL PRIMARY KEY, epoch INT UNSIGNED NOT NULL"
+        query(connection, f"CREATE TABLE IF NOT EXISTS {cluster.promised}.promise ({columns}) ENGINE=InnoDB")
+        behind = "ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))"
+        query(connection, f"INSERT INTO {cluster.promised}.promise VALUES (X'{history_id.encode().hex()}', {epoch}) {behind}")
+        query(connection, "SET SESSION sql_log_bin = 1")

@@ -1,0 +1,46 @@
+"""Looks at every node of a cluster: whether it belongs to the cluster's history and follows its master, and whether its tables are in good order."""
+
+from __future__ import annotations
+
+from store.clusters.model.servers import ClusterServers
+from store.clusters.operating.promote import cluster_role
+from store.engines.contract.findings import Findings, OnCells
+from store.engines.mysql.integrity import check_node, ids_of
+from store.engines.mysql.migrations import Layout, check_schema
+from store.errors import CellfeedError, ProtectData
+
+
+def check_cluster(cluster: ClusterServers, into: Findings, on_cells: OnCells = lambda _: None) -> None:
+    """Adds what is wrong to ``into``; a node that does not answer, or is no part of the cluster, is a finding as well."""
+    layout = Layout(cluster.datastore, cluster.shards)
+    try:
+        role, silent = cluster_role(cluster)
+    except CellfeedError as error:
+        into.add("unread", cluster.name, str(error))
+        return
+    for node, server in cluster.servers.items():
+        place = f"{cluster.name}/{node}"
+        if node in silent:
+            into.add("identity" if "history" in silent[node] else "unread", place, silent[node])
+            continue
+        if node not in (role.master, *role.minions):
+            into.add("unread", place, f"it is neither the master, {role.master}, nor one of its minions: cellfeed cluster rejoin {cluster.name} {node}")
+            continue
+        try:
+            check_schema(server, layout)
+            check_node(place, server, layout, into, on_cells)
+        except ProtectData as error:
+            into.add("identity", place, str(error))
+        except CellfeedError as error:
+            into.add("unread", place, str(error))
+
+
+def cells_of(cluster: ClusterServers) -> int:
+    """How many cells a check of the cluster looks at, about: those of every node that answers."""
+    layout, found = Layout(cluster.datastore, cluster.shards), 0
+    for server in cluster.servers.values():
+        try:
+            found += ids_of(server, layout)
+        except CellfeedError:
+            continue
+    return found

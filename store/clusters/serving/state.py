@@ -1,0 +1,28 @@
+"""The state table of a datastore over clusters: the one of its first cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store.clusters.serving.cluster import Cluster
+from store.clusters.serving.node import READ_TIMEOUT_S
+from store.engines.contract.values import StateEntry
+
+
+class ClusterState:
+    """The state table of a cluster, on its master: leases and offsets must be read where they are written."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def get(self, key: str) -> StateEntry | None:
+        return self._cluster.write(lambda engine, _: engine.state.get(key), READ_TIMEOUT_S)
+
+    def list(self, prefix: str) -> list[StateEntry]:
+        return self._cluster.write(lambda engine, _: engine.state.list(prefix), READ_TIMEOUT_S)
+
+    def commit(self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None) -> int | None:
+        return self._cluster.write(lambda engine, role: engine.state.commit(write, expect, role.terms))
+
+    def now_us(self) -> int:
+        return self._cluster.write(lambda engine, _: engine.state.now_us(), READ_TIMEOUT_S)

@@ -1,0 +1,39 @@
+"""A put call of any size as batches of a bounded one, each written whole or not at all; what is known of the first is not lost with the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from store.cells.cell import NewCell, Outcome, PutResult
+from store.errors import CellfeedError, StorageUnavailable
+from store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
+
+
+def put_in_batches(cells: Sequence[NewCell], put_batch: Callable[[Sequence[NewCell]], list[PutResult]], shard: Callable[[NewCell], int]) -> list[PutResult]:
+    """The results of all cells, in order. An error of the first batch is raised: nothing else is known then. One of a later batch is told per cell, and the
+    batches behind it are not begun. ``shard`` is asked only then."""
+    results: list[PutResult] = []
+    for batch in batches(cells):
+        try:
+            results += put_batch(batch)
+        except CellfeedError as error:
+            if not results:
+                raise
+            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
+            results += [PutResult(outcome, shard(cell), error=error) for cell in batch]
+            never_begun = StorageUnavailable(f"nothing written: an earlier part of the put failed: {error}")
+            results += [PutResult(Outcome.FAILED, shard(cell), error=never_begun) for cell in cells[len(results) :]]
+            break
+    return results
+
+
+def batches(cells: Sequence[NewCell]) -> Iterator[Sequence[NewCell]]:
+    """Cuts at ``BATCH_CELLS_MAX`` cells and about ``BATCH_BYTES_MAX`` bytes of bodies; a batch has at least one cell."""
+    start = size = 0
+    for index, cell in enumerate(cells):
+        size += len(cell.body_json)
+        if index - start == BATCH_CELLS_MAX or (size > BATCH_BYTES_MAX and index > start):
+            yield cells[start:index]
+            start, size = index, len(cell.body_json)
+    if start < len(cells):
+        yield cells[start:]

@@ -1,0 +1,214 @@
+"""Dictionaries in a storage, beside the cells: what every engine promises.
+
+    C1  ``add`` returns when the content is on every storage of the datastore, and would be there after a promotion. It may be called again. A content whose id
+        another one has is refused.
+    C2  ``use`` says that puts of a column take the dictionary from now on; of two that do so at once for the same turn one is told False. It is written to a
+        storage only after C1, so wherever it is read, the content is there.
+    C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
+        dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a put never fails for a dictionary.
+    C4  Nothing is deleted but what was retired, when no body names it any more (:mod:`store.dictionaries.retiring`). What was in use once is checked whenever
+        a storage is opened: DictionaryLost when it is missing or another content than it was.
+
+Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from store.cells.dictionary import Dictionary, name_of
+from store.cells.known_dictionaries import KnownDictionary, know, known_or_none
+from store.engines.contract.values import WriteTerms
+from store.errors import CellfeedError, DictionaryLost, Unavailable
+
+REFRESH_S: Final = 5.0
+"""How old what a put knows of dictionaries in use may be, in seconds: a small table is read that often, and another process's dictionary taken this soon."""
+
+_log = logging.getLogger("cellfeed.dictionaries")
+
+
+class Turn(NamedTuple):
+    """A column's dictionary, the ``turn``-th of it, from 0."""
+
+    column_name: str
+    turn: int
+    dictionary_id: int
+
+
+class Condition(StrEnum):
+    """How a dictionary is kept on one storage."""
+
+    WHOLE = "whole"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class KeptDictionary:
+    """A dictionary as one storage has it. ``turns``: of its column, in which it was put to use there; none for one that never was. ``trained_at_us``,
+    ``samples`` and ``content_bytes`` are 0 for a missing one."""
+
+    dictionary_id: int
+    column_name: str
+    condition: Condition
+    sha256: bytes
+    turns: tuple[int, ...]
+    trained_at_us: int
+    samples: int
+    content_bytes: int
+
+    @property
+    def name(self) -> str:
+        return name_of(self.dictionary_id)
+
+
+class DictionaryStore(Protocol):
+    """The dictionaries of a datastore. Raises Unavailable; ProtectData as C1 says."""
+
+    def find(self, dictionary_id: int) -> Dictionary | None:
+        """The one of this id, whole; None where it is missing or damaged."""
+        ...
+
+    def current(self) -> dict[str, Turn]:
+        """By column name what puts take now, as the master says; only those whose content is there."""
+        ...
+
+    def count(self) -> int:
+        """Dictionaries that are there, in use or not."""
+        ...
+
+    def kept(self) -> list[KeptDictionary]:
+        """All of them, each looked at."""
+        ...
+
+    def add(self, dictionary: Dictionary) -> None:
+        """C1."""
+        ...
+
+    def use(self, dictionary: Dictionary, turn: int) -> bool:
+        """C2. False when the column has had this turn already."""
+        ...
+
+    def complete(self) -> None:
+        """Brings what one storage has to the others: what a kill between them, or a storage that came later, has left to do."""
+        ...
+
+
+class DictionaryTable(DictionaryStore, Protocol):
+    """The dictionaries on one storage."""
+
+    def restore(self, dictionary: Dictionary) -> None:
+        """Writes a content that was lost here, in place of what is there, on this storage alone: other nodes of its cluster are looked at by themselves."""
+        ...
+
+    def check(self) -> None:
+        """C4."""
+        ...
+
+
+class NodeDictionaryTable(DictionaryTable, Protocol):
+    """The dictionaries on one node of a cluster, where writes come with terms: under others than the
+    node's own they are refused (StaleWriter, nothing written)."""
+
+    def add(self, dictionary: Dictionary, terms: WriteTerms | None = None) -> None: ...
+
+    def use(self, dictionary: Dictionary, turn: int, terms: WriteTerms | None = None) -> bool: ...
+
+
+class _Read(NamedTuple):
+    """What was in use, as read under an epoch, and when."""
+
+    epoch: int | None
+    at_s: float
+    in_use: Mapping[str, KnownDictionary]
+
+
+class DictionariesOfPuts:
+    """What puts to one storage take (C3). Any number of threads."""
+
+    def __init__(self, table: DictionaryTable, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._last: _Read | None = None
+
+    def under(self, epoch: int | None) -> Mapping[str, KnownDictionary]:
+        """By column name the dictionaries for a put under this leader epoch (None: a storage that has none). Raises Unavailable, as the put would: nothing is
+        written then."""
+        last = self._last
+        if last is None or not self._is_fresh(last, epoch):
+            with self._lock:
+                last = self._last
+                if last is None or not self._is_fresh(last, epoch):
+                    last = self._last = _Read(epoch, self._clock_s(), self._read())
+        return last.in_use
+
+    def forget(self) -> None:
+        """Has the next put read what is in use: one of them was retired."""
+        with self._lock:
+            self._last = None
+
+    def _is_fresh(self, last: _Read, epoch: int | None) -> bool:
+        return epoch == last.epoch and self._clock_s() - last.at_s < REFRESH_S
+
+    def _read(self) -> Mapping[str, KnownDictionary]:
+        try:
+            return {name: self._ready(turn) for name, turn in self._table.current().items()}
+        except Unavailable:
+            raise
+        except CellfeedError as error:
+            _log.warning("dictionaries in use cannot be read, bodies are stored without: %s", error)
+            return {}
+
+    def _ready(self, turn: Turn) -> KnownDictionary:
+        if (known := known_or_none(turn.dictionary_id)) is not None:
+            return known
+        found = self._table.find(turn.dictionary_id)
+        if found is None:
+            raise DictionaryLost(f"dictionary {name_of(turn.dictionary_id)} of column {turn.column_name!r} is missing or damaged")
+        return know(found)
+
+
+def with_turns(found: Mapping[int, KeptDictionary], turns: Iterable[tuple[int, str, bytes, int]]) -> list[KeptDictionary]:
+    """The contents found, by id, together with the ``(id, column name, SHA-256, turn)`` of what was put to use: a turn tells what its content has to be."""
+    told: dict[int, list[tuple[int, str, bytes, int]]] = {}
+    for row in turns:
+        told.setdefault(row[0], []).append(row)
+    kept = []
+    for dictionary_id in sorted(found.keys() | told.keys()):
+        content = found.get(dictionary_id)
+        uses = told.get(dictionary_id, [])
+        if not uses:
+            kept.append(found[dictionary_id])
+            continue
+        _, column, digest, _ = uses[0]
+        numbers = tuple(turn for *_, turn in uses)
+        if content is None:
+            kept.append(KeptDictionary(dictionary_id, column, Condition.MISSING, digest, numbers, 0, 0, 0))
+        else:
+            condition = content.condition if content.sha256 == digest else Condition.DAMAGED
+            sizes = (content.trained_at_us, content.samples, content.content_bytes)
+            kept.append(KeptDictionary(dictionary_id, column, condition, digest, numbers, *sizes))
+    return kept
+
+
+def refuse_lost(where: object, kept: Iterable[KeptDictionary]) -> None:
+    """Raises DictionaryLost when one that was in use is missing or damaged, naming all of them and the way out."""
+    lost = [each for each in kept if each.turns and each.condition is not Condition.WHOLE]
+    if lost:
+        told = ", ".join(f"{each.name} of column {each.column_name!r} is {each.condition}" for each in lost)
+        raise DictionaryLost(
+            f"{where}: dictionary {told}: bodies that need it cannot be read. `cellfeed dictionary recover` brings it back from another node or cluster, "
+            "or with --file from an export; on a minion alone `cellfeed cluster rejoin --copy` does as well"
+        )
+
+
+def tables_missing(where: object, error: object) -> DictionaryLost:
+    """For a storage whose tables of dictionaries are gone altogether."""
+    return DictionaryLost(f"{where}: the tables of dictionaries cannot be read ({error}): restore the storage from a copy or a backup; bodies may need them")

@@ -1,0 +1,41 @@
+"""What lies beside the files of an embedded store, is read by nobody, and may have bodies of an erased row.
+
+    trips.restoring             a restore that was killed; the next one would begin it again
+    index.sqlite3.replaced-…    the file that ``cellfeed index rebuild`` moved aside
+
+An erasure removes both. Whoever has the store open shares its lock, which a restore holds alone: so no restore is under way. Killed in between, the next
+erasure, or the same one again, removes the rest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE
+from store.errors import StorageUnavailable
+from store.failpoints import declare, failpoint
+
+declare("sqlite.left.between")
+
+
+def staged_restore(place: Path) -> Path:
+    """Where a restore to ``place`` works until it is whole."""
+    return place.with_name(f"{place.name}.restoring")
+
+
+def remove_left(place: Path) -> None:
+    """Removes them. Nothing but a restore's own folder goes. Raises StorageUnavailable."""
+    staged = staged_restore(place)
+    try:
+        for path in place.glob(f"{INDEX_FILE}.replaced-*"):
+            path.unlink()
+        failpoint("sqlite.left.between")
+        if (staged / CELLS_FILE).exists():
+            # The file that tells whose folder it is goes last.
+            for path in staged.iterdir():
+                if path.name != CELLS_FILE and not path.is_dir():
+                    path.unlink()
+            shutil.rmtree(staged)
+    except OSError as error:
+        raise StorageUnavailable(f"{error.filename}: {error.strerror}: bodies that were erased may be in it; remove it") from error

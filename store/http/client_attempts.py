@@ -1,0 +1,112 @@
+"""One call over several workers: other workers first, then again with growing random pauses, until an answer or the deadline.
+
+What is known at the end is what the worst attempt leaves open. An attempt whose request may have reached a worker leaves a put ``unknown``, and a later
+attempt that was surely refused does not take that back: only an answer about the cell itself does (stored, exists, conflict).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
+from store.http.client_transport import Answer, AttemptFailed, Worker
+from store.http.messages import ErrorMessage
+
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_MAX_S: Final = 1.0
+_DISTRUST_S: Final = 2.0
+"""How long a worker that could not answer is tried last: about what a restart takes."""
+
+_decode_error: Final = msgspec.json.Decoder(ErrorMessage).decode
+
+
+class Attempts:
+    """Chooses workers for the calls of one client."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._workers = [Worker(url) for url in urls]
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._turns = itertools.count(random.randrange(len(self._workers)))
+
+    def deadline(self) -> float:
+        """The deadline (monotonic) of a call that begins now."""
+        return time.monotonic() + self._timeout_s
+
+    def call(self, method: str, target: str, content: bytes, media_type: str, *, deadline: float, writes: bool) -> bytes:
+        """The content of a 200. Raises the error that a worker answered; StorageUnavailable, WrongAnswer, or for writes OutcomeUnknown, at the deadline."""
+        open_fate: Exception | None = None
+        last: Exception | None = None
+        for worker in self._in_turn(deadline):
+            try:
+                answer = worker.request(method, target, content, media_type, deadline)
+            except AttemptFailed as failed:
+                last = failed
+                if failed.refused:
+                    worker.trusted_again_at = time.monotonic() + _DISTRUST_S
+                if not failed.definite:
+                    open_fate = failed
+                continue
+            if answer.status == 200:
+                return answer.content
+            error = last = error_of(answer, worker.name)
+            if not error.definite:
+                open_fate = error
+            if not error.retriable:
+                if writes and open_fate and not isinstance(error, CellConflict):
+                    break
+                raise error
+            if answer.status == 503:
+                worker.trusted_again_at = time.monotonic() + _DISTRUST_S
+        if writes and open_fate:
+            raise OutcomeUnknown(f"not known within {self._timeout_s} s whether it was done: {open_fate}; ask for the same again to learn") from last
+        what = "nothing written" if writes else "not read"
+        if isinstance(last, CellfeedError):
+            raise last
+        if isinstance(last, AttemptFailed) and last.wrong_answer:
+            raise WrongAnswer(f"{what} within {self._timeout_s} s: {last}") from last
+        raise StorageUnavailable(f"{what} within {self._timeout_s} s: {last}") from last
+
+    def pause(self, round_no: int, deadline: float) -> bool:
+        """Waits before another round (full jitter, as in Amazon's "Exponential Backoff And Jitter", 2015); False when no time is left."""
+        pause = random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2**round_no))
+        left = deadline - time.monotonic()
+        if left > 0:
+            self._sleep(min(pause, left))
+        return time.monotonic() < deadline
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        for worker in self._workers:
+            worker.close()
+
+    def _in_turn(self, deadline: float) -> Iterator[Worker]:
+        """Workers to try, one after another; those that failed lately come last. A pause after each round; ends at the deadline."""
+        round_no = 0
+        while True:
+            turn = next(self._turns) % len(self._workers)
+            now = time.monotonic()
+            turned = self._workers[turn:] + self._workers[:turn]
+            for worker in sorted(turned, key=lambda worker: worker.trusted_again_at > now):
+                yield worker
+                if time.monotonic() >= deadline:
+                    return
+            if not self.pause(round_no, deadline):
+                return
+            round_no += 1
+
+
+def error_of(answer: Answer, worker: str) -> CellfeedError:
+    """The error of an answer that is not a 200. What no worker of ours wrote (a proxy's page) leaves the outcome open from 500 on."""
+    try:
+        message = _decode_error(answer.content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = f"{worker} answered {answer.status}: {answer.content[:200].decode('latin-1')!a}"
+        return OutcomeUnknown(text) if answer.status >= 500 else CellfeedError(text)
+    return error_from_code(message.error, message.message)

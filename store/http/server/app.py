@@ -1,0 +1,155 @@
+"""The worker's ASGI application: puts and queries of indexes in front, everything else through Litestar, one form of error for all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from litestar import Litestar, Request
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
+from litestar.response import Response
+from prometheus_client.registry import Collector
+
+from store.datastore import Datastore
+from store.engines.sqlite.engine import SqliteEngine
+from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
+from store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
+from store.http.server.asgi import App, PeerGone, Receive, Scope, Send, header, refuse_foreign_host
+from store.http.server.health import OPERATION_ROUTES
+from store.http.server.index_query import IndexQueryRoute
+from store.http.server.metrics import WorkerMetrics
+from store.http.server.openapi import openapi_config
+from store.http.server.puts import PutRoutes
+from store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
+from store.http.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse, plain_scope
+from store.http.server.responses import as_put_error, send_error
+
+REQUESTS_MAX: Final = 1_000
+"""Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""
+
+_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|indexes/[^/]*/query)")
+"""Paths whose POST is answered before Litestar is asked."""
+
+_REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
+_log: Final = logging.getLogger("cellfeed.worker")
+
+
+class MethodNotAllowed(InvalidRequest):
+    """405: the path exists, with another method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class WorkerApp:
+    """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after what they have read. ``collectors``: more for its metrics."""
+
+    def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
+        self.closing = asyncio.Event()
+        self.metrics = WorkerMetrics(datastore.engine, collectors)
+        reads_files = isinstance(datastore.engine, SqliteEngine)
+        self._reads = ReadPool(FILE_READ_THREADS if reads_files else READ_THREADS, in_turns=reads_files)
+        self._in_flight = 0
+        self._name = datastore.name
+        puts = PutRoutes(datastore, self.metrics, self.closing)
+        base = f"/v1/{datastore.name}"
+        self._puts: dict[str, tuple[str, App]] = {f"{base}/cell": ("put_one", puts.put_one), f"{base}/cells": ("put_many", puts.put_many)}
+        self._index_paths = f"{base}/indexes/"
+        self._query: tuple[str, App] = "query_index", IndexQueryRoute(datastore, self._reads).query
+        self._litestar = Litestar(
+            [*READ_ROUTES, *OPERATION_ROUTES],
+            guards=list(READ_GUARDS),
+            response_class=NegotiatedResponse,
+            exception_handlers={CellfeedError: _answer_error, HTTPException: _answer_error, Exception: _answer_error},
+            openapi_config=openapi_config(),
+            state=State({"datastore": datastore, "reads": self._reads, "metrics": self.metrics}),
+            logging_config=None,
+        )
+
+    def close(self) -> None:
+        """Ends the read threads."""
+        self._reads.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._litestar(scope, receive, send)  # type: ignore[arg-type]
+            return
+        status = 0
+        route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or ("read", cast("App", self._litestar))
+
+        number = header(scope, _REQUEST_NUMBER)
+
+        async def counted_send(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
+                    message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
+            await send(message)
+
+        self._in_flight += 1
+        try:
+            if self._in_flight > REQUESTS_MAX:
+                raise Overloaded(f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try again shortly")
+            refuse_foreign_host(scope)
+            if route == "read":
+                self._refuse_misdirected(scope)
+            await handler(scope, receive, counted_send)
+        except PeerGone:
+            status = 499  # the number that nginx made usual for this; nobody is left to be sent one
+        except Exception as problem:
+            if not isinstance(problem, CellfeedError):
+                _log.exception("a %s request failed", route)
+            if status:
+                raise  # an answer has begun: only cutting the connection says that it is not whole
+            await send_error(counted_send, scope, as_put_error(problem) if route in ("put_one", "put_many") else _as_error(problem, scope))
+        finally:
+            self._in_flight -= 1
+            self.metrics.in_flight.set(self._in_flight)
+            self.metrics.answered(route, status)
+
+    def _bare(self, path: str) -> tuple[str, App] | None:
+        """The route of a POST that is answered without Litestar, and its name in the metrics."""
+        if (put := self._puts.get(path)) is not None:
+            return put
+        return self._query if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path) else None
+
+    def _refuse_misdirected(self, scope: Scope) -> None:
+        """What Litestar cannot know of paths that are answered before it: another datastore, another method."""
+        path = _BARE_PATH.fullmatch(scope["path"])
+        if path is None:
+            return
+        if scope["method"] == "POST":
+            raise UnknownDatastore(f"datastore {ascii(path[1])[:80]} is not served here; this worker serves {self._name!r}")
+        if path[2] != "cell":
+            raise MethodNotAllowed(f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is")
+
+
+def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:
+    if isinstance(problem, PeerGone):
+        raise problem
+    error = _as_error(problem, plain_scope(request))
+    if error.code == CellfeedError.code:
+        _log.error("%s %s failed", request.method, request.scope["path"], exc_info=problem)
+    return NegotiatedResponse(error, status_code=error.http_status)
+
+
+def _as_error(problem: Exception, scope: Scope) -> CellfeedError:
+    if isinstance(problem, CellfeedError):
+        return problem
+    path = ascii(scope["path"])[:200]
+    if isinstance(problem, ValidationException):
+        reasons = [f"{item.get('key')}: {item.get('message')}" for item in problem.extra or () if isinstance(item, dict)]
+        return InvalidRequest(f"request {path}: {'; '.join(reasons) or problem.detail}")
+    if isinstance(problem, MethodNotAllowedException):
+        return MethodNotAllowed(f"{scope['method']} is not a method of {path}")
+    if isinstance(problem, NotFoundException):
+        return UnknownRoute(f"there is no path {path}; /schema lists those that are")
+    if isinstance(problem, HTTPException) and problem.status_code < 500:
+        return InvalidRequest(f"request {path}: {problem.detail}")
+    return CellfeedError(f"{type(problem).__name__} while the request was answered; the worker's log has the trace")

@@ -1,0 +1,77 @@
+"""The group commit for callers of an event loop: a put waits without a thread, and the loop is woken once for all that were answered meanwhile.
+
+A commit answers up to thousands of puts in one moment, on the writer's thread. Each is put into a box that the loop empties; only the first one since it was
+emptied last wakes the loop, for a wake-up costs more than an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from store.cells.cell import NewCell, PutResult
+from store.commit.put_answers import PutAnswer
+from store.datastore import Datastore
+from store.errors import OutcomeUnknown, StorageUnavailable
+from store.limits import PUT_TIMEOUT_S
+
+Told = asyncio.Future[bool]
+"""Of a put that waits: True when its answer is there, False when its time is over."""
+
+
+class LoopCommits:
+    """Puts of one event loop, the one that runs when it is made."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._loop = asyncio.get_running_loop()
+        self._answered: deque[Told] = deque()
+        self._woken = False
+
+    def submit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
+        """Queues one call's cells; what is returned is to be awaited, and waits for their commit without ever giving one up that is under way.
+
+        Raises what :meth:`store.datastore.Datastore.submit` raises; awaited, what the cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown
+        when there was no commit within ``PUT_TIMEOUT_S``.
+        """
+        told: Told = self._loop.create_future()
+        return self._committed(self._datastore.submit(cells, lambda _: self._tell(told)), told)
+
+    async def _committed(self, answer: PutAnswer, told: Told) -> list[PutResult]:
+        if not answer.done():
+            time_over = self._loop.call_later(PUT_TIMEOUT_S, _settle, told, False)
+            try:
+                in_time = await told
+            finally:
+                time_over.cancel()
+            if not in_time and not answer.done():
+                if answer.cancel():
+                    raise StorageUnavailable(f"nothing written: the put's turn did not come within {PUT_TIMEOUT_S} s")
+                raise OutcomeUnknown(f"no commit within {PUT_TIMEOUT_S} s; put the same cells again to learn whether they were written")
+        return answer.result(0)
+
+    def _tell(self, told: Told) -> None:
+        """On the writer's thread. What is in the box before the loop is woken, or before it empties the box, is found there."""
+        self._answered.append(told)
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                pass  # the loop has ended, and with it whoever waited
+            except BaseException:
+                self._woken = False  # it was not woken: the next answer wakes it for all
+                raise
+
+    def _deliver(self) -> None:
+        # First: whoever puts something in from here on wakes the loop again.
+        self._woken = False
+        while self._answered:
+            _settle(self._answered.popleft(), True)
+
+
+def _settle(told: Told, in_time: bool) -> None:
+    if not told.done():  # its time may be over, or its task cancelled
+        told.set_result(in_time)

@@ -1,0 +1,64 @@
+"""The route that queries an index, as bare ASGI as the put routes are (:mod:`store.http.server.puts`). Waiting for the index holds no read thread."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from typing import Final
+
+from store.datastore import Datastore
+from store.errors import StorageUnavailable
+from store.http.messages import IndexQueryMessage, index_page_message
+from store.http.server.asgi import Receive, Scope, Send, read_body
+from store.http.server.query import check_query_string
+from store.http.server.read_pool import ReadPool
+from store.http.server.requests import message_from
+from store.http.server.responses import media_type_of, send_message
+from store.indexes.request import check_wait_for, check_wait_s
+from store.limits import HTTP_BODY_BYTES_MAX
+
+_INDEX: Final = re.compile(r".*/indexes/([^/]*)/query")
+
+
+class IndexQueryRoute:
+    """Handler of ``POST /v1/{datastore}/indexes/{index}/query``."""
+
+    def __init__(self, datastore: Datastore, reads: ReadPool) -> None:
+        self._datastore = datastore
+        self._reads = reads
+
+    async def query(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Rows in the order asked for, and the cursor to go on with. 503 while the index is being built, or has not come to ``wait_for`` in time."""
+        check_query_string(scope["query_string"], ())
+        path = _INDEX.fullmatch(scope["path"])
+        index = path[1] if path else ""
+        media_type = media_type_of(scope)
+        wanted = message_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, IndexQueryMessage)
+        await self._wait(index, wanted)
+        call = partial(
+            self._datastore.query_index,
+            index,
+            wanted.shard_value,
+            wanted.where,
+            order_by=wanted.order_by,
+            descending=wanted.descending,
+            limit=wanted.limit,
+            cursor=wanted.cursor,
+            fields=wanted.fields,
+            columns=wanted.columns,
+            mode=wanted.mode,
+            read_from=wanted.read_from,
+        )
+        await send_message(send, scope, index_page_message(await self._reads.run(call)))
+
+    async def _wait(self, index: str, wanted: IndexQueryMessage) -> None:
+        locations = check_wait_for(wanted.wait_for, self._datastore.shards)
+        behind = partial(self._datastore.indexes.behind, index, locations)
+        if not locations or not (told := await self._reads.run(behind)):
+            return
+        for pause_s in self._datastore.indexes.waits(check_wait_s(wanted.wait_s)):
+            await asyncio.sleep(pause_s)
+            if not (told := await self._reads.run(behind)):
+                return
+        raise StorageUnavailable(f"{told} within {wanted.wait_s} s")

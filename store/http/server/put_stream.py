@@ -1,0 +1,141 @@
+"""Streaming batch puts: NDJSON in, a result line per line out, in order, while the request is still coming. Memory does not grow with the stream.
+
+The reader cuts what has arrived into chunks and hands each to the group commit; the writer sends the results of the oldest chunk as soon as
+they are there. Between them stand at most ``CHUNKS_IN_FLIGHT_MAX`` chunks: when the disk, or a peer that does not read its results, is slower
+than the stream, reading stops, and TCP tells the sender. A peer that sends for ever without reading is cut off by the connection's own limits
+(:mod:`store.http.server.connections`); its cells may have been written, and sending them again is safe.
+
+A blank line has no result. A line that is no put gets a ``failed`` result and the stream goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from store.cells.cell import Outcome, PutResult
+from store.errors import BodyTooLarge, StorageUnavailable
+from store.http.server.asgi import Message, PeerGone, Receive, Send
+from store.http.server.requests import PutItem, put_line
+from store.http.server.responses import result_lines, start_stream
+from store.limits import BODY_BYTES_MAX
+
+Results = Coroutine[Any, Any, list[PutResult]]
+
+CHUNK_CELLS_MAX: Final = 500
+"""Cells handed to the group commit at once: enough to share its cost, few enough that a slow stream is answered soon."""
+
+CHUNKS_IN_FLIGHT_MAX: Final = 4
+"""Chunks read and not yet answered."""
+
+LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX + 4096
+"""One line: a body as text may be longer than in canonical form (:func:`store.cells.canonical_json.canonical_from_json`), and has its envelope."""
+
+_TOO_LONG: Final = b"\0too long"
+
+
+class LineSplitter:
+    """Bytes to lines. A line beyond ``LINE_BYTES_MAX`` is not kept: :data:`_TOO_LONG` stands in its place."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._skipping = False
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that ``piece`` completes."""
+        *complete, rest = piece.split(b"\n")
+        lines = [self._complete(part) for part in complete]
+        self._keep(rest)
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """The last line, when the stream ended without a line end."""
+        return [self._complete(b"")] if self._kept or self._skipping else []
+
+    def _complete(self, part: bytes) -> bytes:
+        self._keep(part)
+        line = _TOO_LONG if self._skipping else bytes(self._kept)
+        self._kept.clear()
+        self._skipping = False
+        return line
+
+    def _keep(self, part: bytes) -> None:
+        if self._skipping or len(self._kept) + len(part) > LINE_BYTES_MAX:
+            self._kept.clear()
+            self._skipping = True
+        else:
+            self._kept += part
+
+
+class PutStream:
+    """One streamed put. ``submit`` hands a chunk to the group commit and gives what will be its results, one per item, never an error.
+
+    ``closing`` is set when the worker is to end.
+    """
+
+    def __init__(self, shards: int, submit: Callable[[Sequence[PutItem]], Awaitable[Results]], closing: asyncio.Event) -> None:
+        self._shards = shards
+        self._submit = submit
+        self._closing = closing
+        self._in_flight: asyncio.Queue[Results | None] = asyncio.Queue(CHUNKS_IN_FLIGHT_MAX)
+
+    async def answer(self, receive: Receive, send: Send) -> None:
+        """Reads the request to its end and answers every line. When the worker closes, the lines read so far are answered and the stream ends.
+
+        Raises PeerGone when the peer went away first; what was submitted is written all the same.
+        """
+        await start_stream(send)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read(receive))
+            tasks.create_task(self._write(send))
+        if not reading.result():
+            raise PeerGone
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _read(self, receive: Receive) -> bool:
+        """Whether the request came to its end, or was ended by the worker."""
+        lines = LineSplitter()
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while (piece := await _first(receive(), closing)) is not None:
+                if piece["type"] != "http.request":
+                    return False
+                await self._submit_lines(lines.feed(piece.get("body", b"")))
+                if not piece.get("more_body"):
+                    await self._submit_lines(lines.rest())
+                    return True
+            await self._in_flight.put(_ended())
+            return True
+        finally:
+            closing.cancel()
+            await self._in_flight.put(None)
+
+    async def _submit_lines(self, lines: Sequence[bytes]) -> None:
+        items = [self._item(line) for line in lines if line.strip()]
+        for start in range(0, len(items), CHUNK_CELLS_MAX):
+            # One after another, so that the cells of a stream come into the log in its order.
+            await self._in_flight.put(await self._submit(items[start : start + CHUNK_CELLS_MAX]))
+
+    def _item(self, line: bytes) -> PutItem:
+        if line is _TOO_LONG:
+            return PutResult(Outcome.FAILED, None, error=BodyTooLarge(f"line has more than {LINE_BYTES_MAX} bytes, which is the most allowed"))
+        return put_line(line, self._shards)
+
+    async def _write(self, send: Send) -> None:
+        while (results := await self._in_flight.get()) is not None:
+            await send({"type": "http.response.body", "body": result_lines(await results), "more_body": True})
+
+
+async def _first(receiving: Awaitable[Message], closing: asyncio.Future[Any]) -> Message | None:
+    """The next message of the request; None when the worker closes first."""
+    message = asyncio.ensure_future(receiving)
+    await asyncio.wait({message, closing}, return_when=asyncio.FIRST_COMPLETED)
+    if message.done() and not closing.done():
+        return message.result()
+    message.cancel()
+    return None
+
+
+async def _ended() -> list[PutResult]:
+    return [PutResult(Outcome.FAILED, None, error=StorageUnavailable("the worker is closing; send the lines that have no result again"))]

@@ -1,0 +1,112 @@
+"""The put routes, as bare ASGI: a single put costs a third of what it would through the framework's routing, and puts are what there is most of.
+
+A put waits for the group commit of its datastore without a thread of its own. What can go wrong on the way:
+
+- The caller goes away: the cells are written all the same; asking again says ``exists``.
+- The worker dies before the commit: nothing was written. After it, before the answer: written. The caller cannot tell, and puts again.
+- No commit within ``PUT_TIMEOUT_S``: a put still in the queue is taken back (``storage_unavailable``, definite), one
+  under way is ``outcome_unknown``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from store.cells.cell import NewCell, Outcome, PutResult
+from store.cells.sharding import shard_of
+from store.datastore import Datastore
+from store.errors import CellfeedError, Overloaded
+from store.http.messages import JSON, MSGPACK, NDJSON
+from store.http.server.asgi import Receive, Scope, Send, read_body
+from store.http.server.commits import LoopCommits
+from store.http.server.metrics import WorkerMetrics
+from store.http.server.put_stream import PutStream, Results
+from store.http.server.requests import PutItem, put_from, puts_from
+from store.http.server.responses import as_put_error, media_type_of, send_message
+from store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
+
+_QUEUE_FULL_PAUSE_S: Final = 0.02
+"""Between two tries of a stream to get a chunk into a full queue: about one commit."""
+
+
+class PutRoutes:
+    """Handlers of ``POST /v1/{datastore}/cell`` and ``POST /v1/{datastore}/cells``."""
+
+    def __init__(self, datastore: Datastore, metrics: WorkerMetrics, closing: asyncio.Event) -> None:
+        self._datastore = datastore
+        self._metrics = metrics
+        self._closing = closing
+        self._commits: LoopCommits | None = None
+
+    async def put_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One cell. 200 with its result when acknowledged, else the error's own status."""
+        started = time.perf_counter()
+        media_type = media_type_of(scope)
+        cell = put_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type)
+        [result] = await self._written([cell])
+        self._metrics.put((result,), time.perf_counter() - started)
+        await send_message(send, scope, result.or_raise())
+
+    async def put_many(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A batch, or a stream when the request is NDJSON. 200 with a result per cell once the call was carried out."""
+        media_type = media_type_of(scope, (JSON, MSGPACK, NDJSON))
+        if media_type == NDJSON:
+            stream = PutStream(self._datastore.shards, self._submit_chunk, self._closing)
+            return await stream.answer(receive, send)
+        started = time.perf_counter()
+        content = await read_body(scope, receive, HTTP_BODY_BYTES_MAX)
+        items = puts_from(content, media_type, self._datastore.shards)
+        del content  # the bodies stay; the text they came in need not
+        written = iter(await self._written([item for item in items if isinstance(item, NewCell)]))
+        results = [next(written) if isinstance(item, NewCell) else item for item in items]
+        self._metrics.put(results, time.perf_counter() - started)
+        await send_message(send, scope, {"results": results})
+        return None
+
+    async def _submit_chunk(self, items: Sequence[PutItem]) -> Results:
+        """A stream's chunk: waits for room in the queue, where a batch is refused, so that a stream slows down instead of failing."""
+        cells = [item for item in items if isinstance(item, NewCell)]
+        started = time.perf_counter()
+        while True:
+            try:
+                answer = self._submit(cells)
+            except Overloaded as error:
+                if time.perf_counter() - started > PUT_TIMEOUT_S:
+                    return self._chunk_results(items, _failed(error), started)
+                await asyncio.sleep(_QUEUE_FULL_PAUSE_S)
+            except CellfeedError as error:
+                return self._chunk_results(items, _failed(error), started)
+            else:
+                return self._chunk_results(items, answer, started)
+
+    async def _chunk_results(self, items: Sequence[PutItem], written: Awaitable[list[PutResult]], started: float) -> list[PutResult]:
+        try:
+            stored = iter(await written)
+            results = [next(stored) if isinstance(item, NewCell) else item for item in items]
+        except Exception as problem:  # every line gets its result, whatever went wrong
+            error = as_put_error(problem)
+            outcome = Outcome.FAILED if error.definite else Outcome.UNKNOWN
+            shards = self._datastore.shards
+            results = [PutResult(outcome, shard_of(item.row_key, shards), error=error) if isinstance(item, NewCell) else item for item in items]
+        self._metrics.put(results, time.perf_counter() - started)
+        return results
+
+    def _submit(self, cells: Sequence[NewCell]) -> Results:
+        if self._commits is None:
+            self._commits = LoopCommits(self._datastore)
+        return self._commits.submit(cells)
+
+    async def _written(self, cells: Sequence[NewCell]) -> list[PutResult]:
+        try:
+            return await self._submit(cells)
+        except CellfeedError:
+            raise
+        except Exception as error:
+            raise as_put_error(error) from error
+
+
+async def _failed(error: CellfeedError) -> list[PutResult]:
+    raise error

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.put_http import taxi_cells
-from bridge.backups.kept_state import belongs
-from store.backups.create import Source, create
-from store.backups.folder import Backup, BackupFolder
-from store.cells import canonical_json
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import SAMPLES_MIN, SAMPLES_WANTED, Sample, train
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import Unavailable
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import SAMPLES_MIN, SAMPLES_WANTED, Sample, train
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import Unavailable
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 16

@@ -13,14 +13,14 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export.declaration import Export
-from bridge.export.export_group import ExportGroup
-from bridge.export.topics import wanted_settings
-from bridge.export.worker import run_exporter
 from cellfeed.assembly.storage import open_datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_group import ExportGroup
+from cellfeed.bridge.export.topics import wanted_settings
+from cellfeed.bridge.export.worker import run_exporter
 from cellfeed.config.model import load_config
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 
 TOPIC = "trips"
 SHARDS = 16

@@ -13,14 +13,14 @@ from uuid import UUID, uuid5
 
 from benchmarks._mariadb import mariadb
 from benchmarks._processes import Process
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.worker import IndexWorker
-from store.cells.cell import new_cell
-from store.datastore import Datastore
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.indexes.definition import parse_definition
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.version import IndexVersion
 from tests.services.waiting import wait_until
 
 SHARDS: Final = 16

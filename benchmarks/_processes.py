@@ -113,17 +113,17 @@ def _run(body: Body, connection: Connection, stop: Event, settings: dict[str, An
 
 
 def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    from store.datastore import Datastore
-    from store.http.server.worker import run_worker
+    from cellfeed.store.datastore import Datastore
+    from cellfeed.store.http.server.worker import run_worker
 
     with Datastore.open_embedded(Path(settings["directory"])) as datastore:
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    from bridge.coordination.in_store import StoreCoordinator
-    from bridge.gateway.server import GatewayConfig, run_gateway
-    from store.datastore import Datastore
+    from cellfeed.bridge.coordination.in_store import StoreCoordinator
+    from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+    from cellfeed.store.datastore import Datastore
 
     config = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0)
     with Datastore.open_embedded(Path(settings["directory"]), shards=settings["shards"]) as datastore:

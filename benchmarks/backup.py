@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks import Figure
 from benchmarks._backups import backed_up, clustered, dump, embedded, folder, measured
 from benchmarks._mariadb import mariadb
-from store.backups.folder import Backup
-from store.datastore import Datastore
-from store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
 
 CELLS = 100_000
 RUNS = 5

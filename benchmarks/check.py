@@ -16,15 +16,15 @@ from pathlib import Path
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.findings import Findings
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.integrity import check_node
-from store.engines.mysql.migrations import Layout
-from store.engines.sqlite.integrity import check_files
-from store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.findings import Findings
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.integrity import check_node
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.sqlite.integrity import check_files
+from cellfeed.store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
 
 SIZES = (20_000, 400_000)
 SHARDS = 4
@@ -80,7 +80,7 @@ def _mariadb(opened: ExitStack, cells: int) -> tuple[Callable[[], int], Callable
 def _fill(datastore: Datastore, cells: int) -> None:
     from uuid import NAMESPACE_URL, uuid5
 
-    from store.cells.cell import new_cell
+    from cellfeed.store.cells.cell import new_cell
 
     trips = [body for *_, body in taxi_cells(min(cells, 50_000))]
     for start in range(0, cells, BATCH_CELLS_MAX):

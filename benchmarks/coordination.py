@@ -18,10 +18,10 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks import Figure, at_most
-from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
-from bridge.coordination.open import open_coordinator
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.assignment import balance
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.store.datastore import Datastore
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import Figure, Limit, at_most
 from benchmarks.put_http import taxi_cells
-from store.cells import canonical_json
-from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_bodies, encode_with
-from store.cells.known_dictionaries import know
-from store.dictionaries.training import SAMPLES_WANTED, Sample, train
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_bodies, encode_with
+from cellfeed.store.cells.known_dictionaries import know
+from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
 
 TRIPS = 6_433
 """The data set; more would be the same trips again, which a dictionary has seen."""

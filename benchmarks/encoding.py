@@ -21,24 +21,24 @@ from uuid import UUID
 import fastavro
 from aiokafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
 
-import schemas
+import cellfeed.schemas
 from benchmarks import Figure
 from benchmarks.put_http import taxi_cells
-from bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
-from bridge.events.formats import WIRE_HEAD
-from bridge.events.record_batch import decode_record_batches, encode_record_batch, frame_records
-from bridge.events.record_keys import record_keys
-from bridge.typed.body_schema import body_schema
-from bridge.typed.typed_column import TypedColumn
-from bridge.typed.typed_format import TypedFormat
-from bridge.typed.versions import Settings, Version, register
+from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
+from cellfeed.bridge.events.formats import WIRE_HEAD
+from cellfeed.bridge.events.record_batch import decode_record_batches, encode_record_batch, frame_records
+from cellfeed.bridge.events.record_keys import record_keys
+from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.typed_column import TypedColumn
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.typed.versions import Settings, Version, register
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
-from store.api import CellToPut
-from store.cells import canonical_json
-from store.cells.body_codec import encode_body
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
+from cellfeed.store.api import CellToPut
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
 
 CELLS = 5_000
 RUNS = 9
@@ -85,7 +85,7 @@ def _typed(runs: int) -> Iterator[Figure]:
     cells = [StoredCell(FIRST_ID + n, row_key.bytes, "BASE", 1, FIRST_US, b"") for n, (row_key, _, _, _) in enumerate(taxi_cells(CELLS))]
     keys = record_keys([cell.row_key for cell in cells])
     with TemporaryDirectory() as directory, Datastore.open_embedded(Path(directory), shards=1) as datastore:
-        version = register(datastore.state, "BASE", body_schema(schemas.avro_text("taxi_trip")), Settings())
+        version = register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
         typed, envelope = TypedFormat(TypedColumn(datastore.state, "BASE")), AvroFormat(1)
         by_us, by_envelope, by_fastavro = _interleaved(
             runs,
@@ -153,7 +153,7 @@ def _interleaved(runs: int, *cases: Callable[[], object]) -> list[float]:
 
 
 def _by_fastavro(cells: list[StoredCell], bodies: list[bytes]) -> list[bytes]:
-    schema = fastavro.parse_schema(schemas.load_avro("cell_envelope"))
+    schema = fastavro.parse_schema(cellfeed.schemas.load_avro("cell_envelope"))
     values = []
     for cell, body in zip(cells, bodies, strict=True):
         out = io.BytesIO(b"\x00\x00\x00\x00\x01")

@@ -32,7 +32,7 @@ from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process, Worker
 from benchmarks.gateway_read import PUT_CELLS
 from benchmarks.put_http import taxi_cells
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 CELLS = 500_000
 EMBEDDED_CELLS = 200_000

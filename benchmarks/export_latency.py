@@ -28,7 +28,7 @@ from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process, Worker
 from benchmarks.put_http import Put, taxi_cells
 from benchmarks.put_to_consumer import ARRIVAL_TIMEOUT_S, PUTS_PER_S, Passage, passage_figures, put_evenly
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 SECONDS = 20.0
 WARM_UP_S = 10.0

@@ -37,7 +37,7 @@ from benchmarks import Figure, at_least
 from benchmarks._kafka_broker import JarsUnavailable, copy_topic, kafka_broker
 from benchmarks._processes import Gateway, Process
 from benchmarks.put_http import taxi_cells
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 
 CELLS = 512_000
 PUT_CELLS = 10_000

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from benchmarks import Figure, at_least
 from benchmarks._indexes import DEFINITION, SHARDS, STORES, create, fill, index_workers, open_store, place_of, trip, wait_until_current
-from bridge.indexes.groups import BATCH_CELLS
-from store.datastore import Datastore
-from store.engines.contract.indexes import Entry
-from store.indexes.values import encoder
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.indexes.groups import BATCH_CELLS
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.indexes.values import encoder
+from cellfeed.store.indexes.version import IndexVersion
 
 CELLS = 200_000
 RUNS = 3

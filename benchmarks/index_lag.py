@@ -17,10 +17,10 @@ from contextlib import ExitStack
 
 from benchmarks import Figure, at_most
 from benchmarks._indexes import STORES, create, index_workers, open_store, place_of, trip, wait_until_current
-from store.datastore import Datastore
-from store.engines.contract.indexes import Encoded
-from store.indexes.values import encoder
-from store.indexes.version import IndexVersion
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import Encoded
+from cellfeed.store.indexes.values import encoder
+from cellfeed.store.indexes.version import IndexVersion
 
 PUTS_PER_S = 500.0
 CALLERS = 8

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import Figure, at_least, at_most
 from benchmarks._indexes import STORES, create, driver, fill, index_workers, open_store, place_of, trip, wait_until_current
 from benchmarks._processes import Process
-from store.http.server.worker import run_worker
+from cellfeed.store.http.server.worker import run_worker
 
 CELLS = 1_000_000
 CALLERS = 8

@@ -13,7 +13,7 @@ from benchmarks import Figure, at_least
 from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks.gateway_read import PUT_CELLS, read_by_consume
 from benchmarks.put_http import taxi_cells
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 CELLS = 500_000
 RUNS = 1

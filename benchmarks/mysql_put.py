@@ -33,14 +33,14 @@ from benchmarks._mariadb import mariadb
 from benchmarks._processes import Process
 from benchmarks._threads import in_threads
 from benchmarks.put_http import Put, taxi_cells
-from store.cells.body_codec import encode_bodies
-from store.cells.cell import new_cell
-from store.datastore import Datastore
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.http.client import Client
-from store.http.server.commits import LoopCommits
-from store.http.server.worker import run_worker
+from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.http.client import Client
+from cellfeed.store.http.server.commits import LoopCommits
+from cellfeed.store.http.server.worker import run_worker
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 64

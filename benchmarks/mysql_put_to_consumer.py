@@ -13,7 +13,7 @@ from benchmarks._mariadb_instance import mariadb_instance
 from benchmarks._processes import Process
 from benchmarks.put_http import taxi_cells
 from benchmarks.put_to_consumer import ARRIVAL_TIMEOUT_S, PUTS_PER_S, Passage, consume, passage_figures, put_evenly
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 SECONDS = 12.0
 WARM_UP_S = 2.0

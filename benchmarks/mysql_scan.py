@@ -18,11 +18,11 @@ import pymysql
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from store.cells.body_codec import cell_from_stored, decode_body
-from store.cells.cell import new_cell
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
+from cellfeed.store.cells.body_codec import cell_from_stored, decode_body
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX
 from tests.services.local_mariadb import MariaDB
 
 CELLS = 200_000

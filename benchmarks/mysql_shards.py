@@ -17,10 +17,10 @@ import psutil
 
 from benchmarks import Figure, at_most
 from benchmarks._mariadb import mariadb
-from store.cells.cell import NewCell, new_cell
-from store.cells.sharding import shard_of
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.services.local_mariadb import MariaDB
 
 SHARDS = 4_096

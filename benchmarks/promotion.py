@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from benchmarks import Figure, at_most
 from benchmarks._mariadb_instance import mariadb_instance
-from store.errors import CellfeedError
-from store.http.client import Client
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.client import Client
 
 RUNS = 5
 WITHIN = at_most(5.0)

@@ -24,7 +24,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from benchmarks import Figure, at_least
 from benchmarks._processes import Worker
 from benchmarks._threads import in_threads
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 BATCH_CELLS = 2_000
 """The best of 500, 1,000 and 2,000, for both sides; 1,000 costs a tenth."""

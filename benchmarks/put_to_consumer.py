@@ -26,7 +26,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from benchmarks import Figure, Limit, at_most
 from benchmarks._processes import Gateway, Process, Worker
 from benchmarks.put_http import Put, taxi_cells
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 
 PUTS_PER_S = 500
 SECONDS = 12.0

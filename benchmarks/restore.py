@@ -16,15 +16,15 @@ from pathlib import Path
 from benchmarks import Figure
 from benchmarks._backups import SHARDS, backed_up, clustered, dump, embedded, folder, load, measured, servers_of
 from benchmarks._mariadb import mariadb
-from bridge.backups.kept_state import restored
-from store.backups.check import check_files, read_state
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_clusters import ClusterTarget
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import Target, plan
-from store.backups.restore import restore as restore_backup
-from store.clusters.model.shard_map import even_map
-from store.engines.sqlite.open import CELLS_FILE
+from cellfeed.bridge.backups.kept_state import restored
+from cellfeed.store.backups.check import check_files, read_state
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_clusters import ClusterTarget
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import Target, plan
+from cellfeed.store.backups.restore import restore as restore_backup
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.services import local_mariadb
 
 CELLS = 100_000

@@ -18,15 +18,15 @@ from uuid import uuid4
 from benchmarks import Figure, at_least, at_most
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.moves.mover import move_shard
-from store.clusters.moves.steps import Moved
-from store.clusters.operating.create import init_cluster
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.moves.mover import move_shard
+from cellfeed.store.clusters.moves.steps import Moved
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.services.local_mariadb import MariaDB
 
 CELLS = 100_000

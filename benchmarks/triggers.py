@@ -37,15 +37,15 @@ from benchmarks import Figure, at_least, at_most
 from benchmarks._processes import Process, Worker
 from benchmarks.put_http import taxi_cells
 from benchmarks.put_to_consumer import Passage, passage_figures, put_evenly
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper.coordinator import SESSION_PER_LEASE
-from bridge.triggers.program import Trigger, trigger
-from bridge.triggers.worker import run_trigger_worker
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.http.client import Client
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import SESSION_PER_LEASE
+from cellfeed.bridge.triggers.program import Trigger, trigger
+from cellfeed.bridge.triggers.worker import run_trigger_worker
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.client import Client
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 

@@ -11,27 +11,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from bridge.triggers.program import trigger
-    from bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
-    from store.cells.cell import Cell
-    from store.http.client import Client
+    from cellfeed.bridge.triggers.program import trigger
+    from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
+    from cellfeed.store.cells.cell import Cell
+    from cellfeed.store.http.client import Client
 
 __version__ = "0.1.0"
 __all__ = ["Cell", "Client", "ProcessEnded", "RetryPolicy", "TimedOut", "__version__", "connect", "trigger"]
 
 _HOMES: Final = {
-    "Cell": "store.cells.cell",
-    "Client": "store.http.client",
-    "ProcessEnded": "bridge.triggers.retry",
-    "RetryPolicy": "bridge.triggers.retry",
-    "TimedOut": "bridge.triggers.retry",
-    "trigger": "bridge.triggers.program",
+    "Cell": "cellfeed.store.cells.cell",
+    "Client": "cellfeed.store.http.client",
+    "ProcessEnded": "cellfeed.bridge.triggers.retry",
+    "RetryPolicy": "cellfeed.bridge.triggers.retry",
+    "TimedOut": "cellfeed.bridge.triggers.retry",
+    "trigger": "cellfeed.bridge.triggers.program",
 }
 
 
 def connect(urls: str | list[str] = "http://127.0.0.1:7420", datastore: str = "trips", *, timeout_s: float = 20.0) -> Client:
     """A client of a datastore's HTTP workers; with several urls it goes on when one of them is away."""
-    from store.http.client import Client
+    from cellfeed.store.http.client import Client
 
     return Client([urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s)
 

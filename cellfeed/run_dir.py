@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 import psutil
 
-from store.background import LoopTrouble
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.background import LoopTrouble
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 STOP_TIMEOUT_S: Final = 40.0
 """From SIGTERM to SIGKILL: longer than the longest drain (a trigger's, 30 s)."""

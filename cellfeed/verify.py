@@ -14,16 +14,16 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from bridge.events.envelope import DecodedEvent
-from bridge.events.messages import cell_of_message
-from consumers.warehouse.loader import end_offsets
-from consumers.warehouse.table import WarehouseTable
-from store.api import CellStore
-from store.cells.cell import ERASED_JSON
-from store.cells.digest import ShardDigest
-from store.cells.log_gaps import GapCheck, named_damage
-from store.errors import DataDamaged, Unavailable
-from store.limits import SCAN_CELLS_MAX
+from cellfeed.bridge.events.envelope import DecodedEvent
+from cellfeed.bridge.events.messages import cell_of_message
+from cellfeed.consumers.warehouse.loader import end_offsets
+from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import ERASED_JSON
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.log_gaps import GapCheck, named_damage
+from cellfeed.store.errors import DataDamaged, Unavailable
+from cellfeed.store.limits import SCAN_CELLS_MAX
 
 SILENCE_MAX_S: Final = 30.0
 """How long a topic may send nothing before its end is reached: longer than a client's own retries after a lost connection."""

@@ -1,9 +1,9 @@
-"""The calls of a datastore: the same in process (:class:`store.datastore.Datastore`) and over HTTP (:class:`store.http.client.Client`).
+"""The calls of a datastore: the same in process (:class:`cellfeed.store.datastore.Datastore`) and over HTTP (:class:`cellfeed.store.http.client.Client`).
 
 One contract suite, ``tests/contract/test_cell_store.py``, runs over both. Names follow Uber's "Designing Schemaless" (2016): ``put_cell``,
 ``get_cell``, ``get_cell_latest``, ``get_cells_for_shard``.
 
-Every call raises the errors of :mod:`store.errors`. The single put raises its error; the batch returns a result per item, so that one bad or
+Every call raises the errors of :mod:`cellfeed.store.errors`. The single put raises its error; the batch returns a result per item, so that one bad or
 conflicting cell never hides what became of the others.
 """
 
@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from store.cells.cell import Cell, PutResult
-from store.engines.contract.values import Head, Replica
+from cellfeed.store.cells.cell import Cell, PutResult
+from cellfeed.store.engines.contract.values import Head, Replica
 
 RowKey = UUID | str
 Location = int | datetime
@@ -59,7 +59,7 @@ class ErasedRow:
 
 
 class CellStore(Protocol):
-    """What :class:`~store.datastore.Datastore` and :class:`~store.http.client.Client` both are."""
+    """What :class:`~cellfeed.store.datastore.Datastore` and :class:`~cellfeed.store.http.client.Client` both are."""
 
     @property
     def name(self) -> str:

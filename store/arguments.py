@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from store.api import Location
-from store.engines.contract.values import Replica
-from store.errors import InvalidLocation, InvalidRequest
-from store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
+from cellfeed.store.api import Location
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.errors import InvalidLocation, InvalidRequest
+from cellfeed.store.limits import ADDED_ID_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 
 
 def check_datastore_name(name: object) -> str:

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from store import forks
+from cellfeed.store import forks
 
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""A datastore in process: the calls of :mod:`store.api` over a storage engine, with group commit."""
+"""A datastore in process: the calls of :mod:`cellfeed.store.api` over a storage engine, with group commit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 from uuid import UUID
 
-from store import forks
-from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
-from store.cells.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
-from store.cells.cell import (
+from cellfeed.store import forks
+from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
+from cellfeed.store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
+from cellfeed.store.cells.body_codec import DEFAULT_CODEC, cell_from_stored, is_erased
+from cellfeed.store.cells.cell import (
     Cell,
     NewCell,
     Outcome,
@@ -25,18 +25,18 @@ from store.cells.cell import (
     microseconds,
     new_cell,
 )
-from store.cells.rows_page import RowsPage, with_page
-from store.cells.sharding import check_shard, shard_of
-from store.commit.per_cluster import Writers
-from store.commit.put_answers import PutAnswer, Then
-from store.commit.put_batches import put_in_batches
-from store.dictionaries.trainer import DictionaryTrainer
-from store.engines.contract.engine import Engine, StateTable
-from store.engines.contract.read_bounds import Page, within_scan
-from store.engines.contract.values import Head, LocatedCell, Replica
-from store.engines.sqlite.engine import SqliteEngine
-from store.erasures import ErasureNotes
-from store.errors import (
+from cellfeed.store.cells.rows_page import RowsPage, with_page
+from cellfeed.store.cells.sharding import check_shard, shard_of
+from cellfeed.store.commit.per_cluster import Writers
+from cellfeed.store.commit.put_answers import PutAnswer, Then
+from cellfeed.store.commit.put_batches import put_in_batches
+from cellfeed.store.dictionaries.trainer import DictionaryTrainer
+from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.read_bounds import Page, within_scan
+from cellfeed.store.engines.contract.values import Head, LocatedCell, Replica
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.erasures import ErasureNotes
+from cellfeed.store.errors import (
     AnswerTooLarge,
     CellfeedError,
     InvalidRequest,
@@ -47,14 +47,14 @@ from store.errors import (
     Trimmed,
     Unavailable,
 )
-from store.failpoints import declare, failpoint
-from store.histories import History
-from store.indexes.erased import take_out
-from store.indexes.query import Indexes
-from store.indexes.request import Filter, IndexPage, QueryOptions
-from store.indexes.trimmed import IndexedTrim
-from store.limits import PUT_TIMEOUT_S, SCAN_DECODED_BYTES_MAX
-from store.wakeups import Poker
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import History
+from cellfeed.store.indexes.erased import take_out
+from cellfeed.store.indexes.query import Indexes
+from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
+from cellfeed.store.indexes.trimmed import IndexedTrim
+from cellfeed.store.limits import PUT_TIMEOUT_S, SCAN_DECODED_BYTES_MAX
+from cellfeed.store.wakeups import Poker
 
 declare("datastore.erase.noted", "datastore.erase.told", "datastore.erase.taken_out", "datastore.erase.before_end")
 
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Datastore:
-    """:class:`store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
+    """:class:`cellfeed.store.api.CellStore` in process. Any number of threads may call it, and any number of processes may open the same storage."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -90,12 +90,12 @@ class Datastore:
         return self.engine.shards
 
     def history(self) -> History:
-        """Whose cells these are, and of which history they are restored (:mod:`store.histories`)."""
+        """Whose cells these are, and of which history they are restored (:mod:`cellfeed.store.histories`)."""
         return self.engine.history
 
     @property
     def history_id(self) -> str:
-        """The identity of this history (:mod:`store.histories`): another one after every restore. Empty where the storage has none."""
+        """The identity of this history (:mod:`cellfeed.store.histories`): another one after every restore. Empty where the storage has none."""
         return self.engine.history.history_id
 
     @property
@@ -125,7 +125,7 @@ class Datastore:
         return put_in_batches(cells, lambda batch: self._await(self.submit(batch)), lambda cell: shard_of(cell.row_key, self.shards))
 
     def submit(self, cells: Sequence[NewCell], then: Then | None = None) -> PutAnswer:
-        """Queues checked cells for the next group commit without waiting; see :meth:`store.commit.per_cluster.Writers.submit`."""
+        """Queues checked cells for the next group commit without waiting; see :meth:`cellfeed.store.commit.per_cluster.Writers.submit`."""
         return self._writers.submit(cells, then)
 
     def train_dictionaries(self) -> None:
@@ -150,7 +150,7 @@ class Datastore:
 
     def trim(self, shard: int, below: int) -> int:
         """One step of a trim (E15), of which readers are told at once; repeated until it returns ``below``. Where there are indexes, groups or exports,
-        :class:`bridge.trimming.trim.Trimming` is the way: it asks first who still needs the cells, and takes them out of the indexes."""
+        :class:`cellfeed.bridge.trimming.trim.Trimming` is the way: it asks first who still needs the cells, and takes them out of the indexes."""
         start = self.engine.trim(check_shard(shard, self.shards), below)
         self._poker.poke()
         return start
@@ -166,7 +166,7 @@ class Datastore:
             raise OutcomeUnknown(f"row {key} is not erased, or in part; a worker goes on with it by itself, or erase it again: {error}") from error
 
     def end_erasure(self, row_key: UUID, version: int) -> ErasedRow:
-        """An erasure that is on record, with that version of its note (:mod:`store.erasures`)."""
+        """An erasure that is on record, with that version of its note (:mod:`cellfeed.store.erasures`)."""
         try:
             erased = self._erase(row_key)
         except CellfeedError as error:

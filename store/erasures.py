@@ -1,6 +1,6 @@
 """Erasures that were asked for and are not done yet: on record in the state table, and ended by every worker without being told.
 
-An erasure is many commits (:meth:`store.datastore.Datastore.erase_row`), on several clusters. Between the first and the last one the row takes no puts, but
+An erasure is many commits (:meth:`cellfeed.store.datastore.Datastore.erase_row`), on several clusters. Between the first and the last one the row takes no puts, but
 bodies of it may be there, and may be read. So it is noted before the first commit, and the note goes behind the last one. Whatever dies or is away in between,
 the note is there, and :class:`ErasureJob` begins the erasure again, which takes what is left. Nobody has to remember that somebody's data was to go.
 
@@ -19,7 +19,7 @@ A note has the row key, which is not erased (its places in the log have it), and
 
 **An erasure that is done stays on record for ever**, in an entry of its own (``DONE``), for trims take the cell that
 tells of it out of the log. The commit that takes the note away writes that entry: at every moment the state table has
-one of the two. Backups read both (:mod:`store.backups.erasures`).
+one of the two. Backups read both (:mod:`cellfeed.store.backups.erasures`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from uuid import UUID
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.errors import CellfeedError, DataDamaged
-from store.failpoints import declare, failpoint
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError, DataDamaged
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("erasures.after_claim")
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from store.errors import ProtectData
+from cellfeed.store.errors import ProtectData
 
 
 class History(msgspec.Struct, frozen=True):

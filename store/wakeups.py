@@ -17,10 +17,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from store import forks
-from store.background import SupervisedThread
-from store.engines.contract.engine import StateTable
-from store.errors import CellfeedError, Unavailable
+from cellfeed.store import forks
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError, Unavailable
 
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, core, settings
 
-from store.cells import known_dictionaries
-from store.datastore import Datastore
-from store.failpoints import clear_failpoints
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import clear_failpoints
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
 from tests.services import local_mariadb, local_zookeeper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
 
 ZONES = ("Lenox Hill West", "Upper East Side North", "Lincoln Square East", "Times Sq/Theatre District", "East Village")
 

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from store.datastore import Datastore
-from store.http.server.worker import run_worker
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.server.worker import run_worker
 
 START_TIMEOUT_S = 30.0
 

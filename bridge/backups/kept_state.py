@@ -25,11 +25,11 @@ from typing import Final
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from bridge.groups.control import EXPORTS, PREFIX
-from bridge.triggers.parked.cells import is_of_rows
-from store.engines.contract.values import StateEntry
-from store.indexes.catalog import INDEXES, restored_index
-from store.indexes.version import index_group
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX
+from cellfeed.bridge.triggers.parked.cells import is_of_rows
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.indexes.catalog import INDEXES, restored_index
+from cellfeed.store.indexes.version import index_group
 
 LEFT_OUT: Final = ("cluster/", "groups/", "gateways/groups/", "wakeups/", "coordination/history/", "trims/", "index-unfit/")
 

@@ -4,7 +4,7 @@
                the datastore come back with the backup, and are never ahead of it
     exports    the last record of each partition in the Kafka cluster
     warehouse  the tables of the configuration (by the caller: they are above this layer)
-    backup     later backups of the datastore in the same folder (:func:`store.backups.restore.backup_readers`)
+    backup     later backups of the datastore in the same folder (:func:`cellfeed.store.backups.restore.backup_readers`)
 
 Offsets of whatever topic count: those of columns and views are those of the full log, and which view is whose is not known here. Who is in no group and
 nowhere in the configuration is not known.
@@ -17,13 +17,13 @@ from contextlib import closing
 
 from confluent_kafka import KafkaException
 
-from bridge.coordination.contract import CommittedOffset, Offsets
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import consumer_of
-from bridge.export.limits import METADATA_S
-from bridge.export.tails import read_tails
-from store.backups.manifest import Reader
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset, Offsets
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import consumer_of
+from cellfeed.bridge.export.limits import METADATA_S
+from cellfeed.bridge.export.tails import read_tails
+from cellfeed.store.backups.manifest import Reader
+from cellfeed.store.errors import Unavailable
 
 
 def group_readers(offsets: Offsets | None, shards: int) -> list[Reader]:

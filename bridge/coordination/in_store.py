@@ -31,11 +31,11 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
-from bridge.coordination.watched_leases import Lease, WatchedLeases
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import StaleWriter
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
+from cellfeed.bridge.coordination.watched_leases import Lease, WatchedLeases
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import StaleWriter
 
 _encode = msgspec.json.encode
 
@@ -60,7 +60,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class StoreCoordinator:
-    """:class:`bridge.coordination.contract.Coordinator` over a :class:`store.engines.contract.engine.StateTable`. ``clock`` is this process's, in seconds, and never
+    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over a :class:`cellfeed.store.engines.contract.engine.StateTable`. ``clock`` is this process's, in seconds, and never
     steps."""
 
     keeps_in_store = True

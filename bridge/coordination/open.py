@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bridge.coordination.contract import Coordinator, Offsets
-from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import InvalidRequest, StorageUnavailable
-from store.histories import NO_HISTORY, History
+from cellfeed.bridge.coordination.contract import Coordinator, Offsets
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
+from cellfeed.store.histories import NO_HISTORY, History
 
 IN_STORE = "store"
 
@@ -20,7 +20,7 @@ def check_coordination(url: str) -> None:
         return
     if not url.startswith("zookeeper:"):
         raise InvalidRequest("coordination: 'store' or zookeeper://host:port,host:port/chroot")
-    from bridge.coordination.zookeeper.url import parse_zookeeper_url
+    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     parse_zookeeper_url(url)
 
@@ -30,8 +30,8 @@ def open_coordinator(url: str, state: StateTable, history: Callable[[], History]
     check_coordination(url)
     if url == IN_STORE:
         return StoreCoordinator(state)
-    from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator  # kazoo is loaded by those who use it
-    from bridge.coordination.zookeeper.url import parse_zookeeper_url
+    from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator  # kazoo is loaded by those who use it
+    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     return ZooKeeperCoordinator(parse_zookeeper_url(url), state, history)
 
@@ -41,8 +41,8 @@ def open_offsets_elsewhere(url: str) -> Offsets | None:
     check_coordination(url)
     if url == IN_STORE:
         return None
-    from bridge.coordination.zookeeper.offsets import ZooKeeperOffsets
-    from bridge.coordination.zookeeper.url import parse_zookeeper_url
+    from cellfeed.bridge.coordination.zookeeper.offsets import ZooKeeperOffsets
+    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 
     return ZooKeeperOffsets(parse_zookeeper_url(url), _NoStorage())
 

@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract.values import StateEntry
+from cellfeed.store.engines.contract.values import StateEntry
 
 _TTL_BEFORE_IT_WAS_NOTED_US: Final = 10_000_000
 """Of a lease that an earlier version wrote: the length of a worker's lease as it comes."""

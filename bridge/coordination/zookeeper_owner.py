@@ -18,10 +18,10 @@ from contextlib import suppress
 
 import msgspec
 
-from bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.paths import Paths
-from store.errors import ProtectData
-from store.histories import History, refuse_other_history
+from cellfeed.bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.paths import Paths
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.histories import History, refuse_other_history
 
 _decode = msgspec.json.Decoder(History).decode
 

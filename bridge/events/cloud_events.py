@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from bridge.events.formats import JsonFormat
-from store.cells.cell import StoredCell, moment
+from cellfeed.bridge.events.formats import JsonFormat
+from cellfeed.store.cells.cell import StoredCell, moment
 
 CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
 """The record header that the Kafka binding asks for in structured mode."""
@@ -23,7 +23,7 @@ _DATA: Final = b',"data":'
 
 
 class CloudEventsFormat:
-    """:class:`bridge.events.formats.EventFormat` for one datastore's cells."""
+    """:class:`cellfeed.bridge.events.formats.EventFormat` for one datastore's cells."""
 
     name = "cloudevents"
     content_type: bytes | None = CONTENT_TYPE
@@ -33,11 +33,11 @@ class CloudEventsFormat:
         self._source = json.dumps(f"/cellfeed/{quote(datastore)}")
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`bridge.events.formats.EventFormat`."""
+        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
-        """See :class:`bridge.events.formats.EventFormat`."""
+        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         data = self._json.encode_many(shard, cells, keys, bodies_json)
         return [self._head(shard, cell, key) + _DATA + envelope + b"}" for cell, key, envelope in zip(cells, keys, data, strict=True)]
 

@@ -2,7 +2,7 @@
 
 Nothing is guessed and nothing half-read is returned. Avro carries its lengths and a record batch its checksum, so the body inside is only checked to
 be one JSON object in UTF-8. JSON values pass through programs that parse and write JSON anew, which changes spelling but not meaning; a digest would
-differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what :class:`~bridge.events.formats.JsonFormat` writes.
+differ and nobody would know why. So a JSON value is accepted only if it is byte for byte what :class:`~cellfeed.bridge.events.formats.JsonFormat` writes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
-from bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY
-from bridge.events.varints import read_varint, varint
-from store.cells.canonical_json import canonical_from_json
-from store.cells.cell import ERASED_JSON, StoredCell, check_column_name, microseconds
-from store.errors import CellfeedError, DataDamaged
-from store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
+from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
+from cellfeed.bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY
+from cellfeed.bridge.events.varints import read_varint, varint
+from cellfeed.store.cells.canonical_json import canonical_from_json
+from cellfeed.store.cells.cell import ERASED_JSON, StoredCell, check_column_name, microseconds
+from cellfeed.store.errors import CellfeedError, DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX, BODY_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN, SHARDS_MAX
 
 __all__ = ["AvroFormat", "DecodedEvent", "EventFormat", "JsonFormat", "decode_envelope", "decode_record"]
 

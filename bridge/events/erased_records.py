@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bridge.events.formats import EventFormat
-from bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY, Headers
-from store.cells.cell import ERASED_JSON, StoredCell
+from cellfeed.bridge.events.formats import EventFormat
+from cellfeed.bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY, Headers
+from cellfeed.store.cells.cell import ERASED_JSON, StoredCell
 
 
 def encode_values(

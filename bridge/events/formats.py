@@ -6,7 +6,7 @@ spliced in as it is stored::
 
     {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z","ref_key":…,"row_key":…,"shard":…}
 
-The way back is :func:`bridge.events.envelope.decode_envelope`.
+The way back is :func:`cellfeed.bridge.events.envelope.decode_envelope`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Protocol, Self
 
-from bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
-from store.cells.cell import StoredCell, moment
+from cellfeed.bridge.events.varints import MIDDLE, PAIRS, SMALL, TAILS, VARINTS, varint, varint_of_moment
+from cellfeed.store.cells.cell import StoredCell, moment
 
 WIRE_HEAD: Final = struct.Struct(">bI")
 """Confluent's wire format: magic byte 0, schema id."""

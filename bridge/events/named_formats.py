@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-from bridge.events.cloud_events import CloudEventsFormat
-from bridge.events.formats import AvroFormat, EventFormat, JsonFormat
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.cloud_events import CloudEventsFormat
+from cellfeed.bridge.events.formats import AvroFormat, EventFormat, JsonFormat
+from cellfeed.store.errors import InvalidRequest
 
 FormatName = Literal["avro", "json", "cloudevents"]
 
 ViewFormatName = Literal["avro", "json", "cloudevents", "typed"]
-"""Of a view of one column: ``typed`` is Avro with the body as the column's own type (:mod:`bridge.typed.typed_format`)."""
+"""Of a view of one column: ``typed`` is Avro with the body as the column's own type (:mod:`cellfeed.bridge.typed.typed_format`)."""
 
 _FORMATS: Final[Mapping[str, Callable[[str, int], EventFormat]]] = {
     "avro": lambda _, schema_id: AvroFormat(schema_id),

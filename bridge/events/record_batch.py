@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from bridge.events.compression import Compression
-from bridge.events.erased_records import encode_values, erased_headers
-from bridge.events.formats import EventFormat
-from bridge.events.record_headers import CONTENT_TYPE, Headers
-from bridge.events.record_keys import record_keys
-from bridge.events.varints import SMALL, VARINTS, read_varint, varint
-from store.cells.body_codec import decode_bodies
-from store.cells.cell import StoredCell
-from store.errors import DataDamaged
+from cellfeed.bridge.events.compression import Compression
+from cellfeed.bridge.events.erased_records import encode_values, erased_headers
+from cellfeed.bridge.events.formats import EventFormat
+from cellfeed.bridge.events.record_headers import CONTENT_TYPE, Headers
+from cellfeed.bridge.events.record_keys import record_keys
+from cellfeed.bridge.events.varints import SMALL, VARINTS, read_varint, varint
+from cellfeed.store.cells.body_codec import decode_bodies
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import DataDamaged
 
 # base offset, batch length | leader epoch, magic, crc | attributes, last offset delta, first timestamp, last timestamp, producer id, producer epoch,
 # base sequence, record count

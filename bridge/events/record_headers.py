@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from store.cells.cell import StoredCell
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX
 
 ADDED_ID: Final = "added_id"
 COLUMN_NAME: Final = "column_name"
 REF_KEY: Final = "ref_key"
 LEADER_EPOCH: Final = "leader_epoch"
 CONTENT_TYPE: Final = "content-type"
-"""Of formats that ask for it (:attr:`bridge.events.formats.EventFormat.content_type`)."""
+"""Of formats that ask for it (:attr:`cellfeed.bridge.events.formats.EventFormat.content_type`)."""
 
 _OF_THE_CELL: Final = 3
 """Headers of a cell beside its added_id: they come first."""

@@ -10,7 +10,7 @@ from binascii import hexlify
 from collections.abc import Sequence
 from typing import Final
 
-from store.cells.sharding import row_key_text
+from cellfeed.store.cells.sharding import row_key_text
 
 _TEXT_BYTES: Final = 36
 _TOGETHER_FROM: Final = 24
@@ -21,7 +21,7 @@ _PLACES: Final = tuple(place for place in range(_TEXT_BYTES) if place not in (8,
 
 
 def record_keys(row_keys: Sequence[bytes]) -> list[bytes]:
-    """:func:`store.cells.sharding.row_key_text` of each 16-byte row key."""
+    """:func:`cellfeed.store.cells.sharding.row_key_text` of each 16-byte row key."""
     if len(row_keys) < _TOGETHER_FROM:
         return [row_key_text(row_key) for row_key in row_keys]
     digits = hexlify(b"".join(row_keys))

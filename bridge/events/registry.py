@@ -1,7 +1,7 @@
 """The schemas of a datastore's topics, as a schema registry tells them. Read only: what cellfeed writes, cellfeed defines.
 
 Every topic whose values are Avro has the subject ``<topic>-value`` (Confluent's TopicNameStrategy). Those whose bodies are typed have the versions of their
-column (:mod:`bridge.typed.versions`), and all others share those of the cell envelope. Keys are plain text and have no subject.
+column (:mod:`cellfeed.bridge.typed.versions`), and all others share those of the cell envelope. Keys are plain text and have no subject.
 
 **Ids** are derived, not handed out: the first four bytes of the SHA-256 of the schema's JSON (keys sorted, no spaces, every ``doc`` left out), as a
 big-endian integer without its sign bit. So every process, machine and restart gives a schema the same id without asking anybody, two schemas
@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-import schemas
-from store.errors import CellfeedError
+import cellfeed.schemas
+from cellfeed.store.errors import CellfeedError
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
 """Names in ``schemas/avro`` of every version of the envelope, oldest first. The last one is what is written; none is ever removed or edited."""
@@ -75,8 +75,8 @@ def meaning_of(schema: object) -> str:
 
 
 def envelope_schema_id() -> int:
-    """The id of the envelope that is written now: what :class:`bridge.events.formats.AvroFormat` puts before each value."""
-    return schema_id_of(schemas.load_avro(ENVELOPE_VERSIONS[-1]))
+    """The id of the envelope that is written now: what :class:`cellfeed.bridge.events.formats.AvroFormat` puts before each value."""
+    return schema_id_of(cellfeed.schemas.load_avro(ENVELOPE_VERSIONS[-1]))
 
 
 class TypedSchemas(Protocol):
@@ -125,7 +125,7 @@ class SchemaRegistry:
         self._declared = declared
         self._unlisted = unlisted
         self._typed: TypedSchemas = typed or NoTypedSchemas()
-        self._versions = [_registered(number, schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
+        self._versions = [_registered(number, cellfeed.schemas.avro_text(name)) for number, name in enumerate(versions, start=1)]
         self._by_id = {schema.schema_id: schema for schema in self._versions}
         if len(self._by_id) != len(self._versions):
             raise ValueError(f"two of the schemas {', '.join(versions)} have one id")

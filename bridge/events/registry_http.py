@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from bridge.events.registry import OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
-from store.errors import CellfeedError, InvalidRequest
-from store.http.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
+from cellfeed.bridge.events.registry import OPERATION_NOT_PERMITTED, RegisteredSchema, RegistryError, SchemaRegistry
+from cellfeed.store.errors import CellfeedError, InvalidRequest
+from cellfeed.store.http.server.asgi import App, PeerGone, Receive, Scope, Send, read_body, refuse_foreign_host
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 

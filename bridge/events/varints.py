@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.errors import DataDamaged
+from cellfeed.store.errors import DataDamaged
 
 _TABLE_SIZE: Final = 1 << 13
 _TAILS_SIZE: Final = 1 << 12

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from store.cells.body_codec import decode_bodies
-from store.cells.canonical_json import canonical_of_decoded
-from store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell, check_column_name
-from store.errors import InvalidRequest
+from cellfeed.store.cells.body_codec import decode_bodies
+from cellfeed.store.cells.canonical_json import canonical_of_decoded
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell, check_column_name
+from cellfeed.store.errors import InvalidRequest
 
 FIELDS_MAX: Final = 100
 """Conditions of a filter, and fields of a projection: each is looked up in every body."""

@@ -13,13 +13,13 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bridge.events.record_headers import LeaderEpochs
-from bridge.export.limits import FETCH_AHEAD_CELLS_MIN, LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
-from bridge.export.records import OutRecord, RecordEncoder
-from bridge.triggers.parked.cells import ParkedCell
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head, LogRange
+from cellfeed.bridge.events.record_headers import LeaderEpochs
+from cellfeed.bridge.export.limits import FETCH_AHEAD_CELLS_MIN, LIVE_CELLS_MAX, SCAN_SHARD_CELLS_MIN, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX
+from cellfeed.bridge.export.records import OutRecord, RecordEncoder
+from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head, LogRange
 
 _CELLS_MIN: Final = 64
 """Of a transaction, whatever the size of its cells."""

@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.events.named_formats import ViewFormatName
-from bridge.events.views import Condition, View
-from bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
-from bridge.groups.control import EXPORTS
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.named_formats import ViewFormatName
+from cellfeed.bridge.events.views import Condition, View
+from cellfeed.bridge.export.limits import CELLS_PER_S_MAX, LEASE_S, RECORD_BYTES_CEILING, RECORD_BYTES_MAX, RECORD_BYTES_MIN, UNITS_MAX
+from cellfeed.bridge.groups.control import EXPORTS
+from cellfeed.store.errors import InvalidRequest
 
 _OURS: Final = frozenset(
     {

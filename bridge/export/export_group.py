@@ -19,27 +19,27 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from bridge.coordination.contract import Claim, Coordinator, Session
-from bridge.export.batches import Throttle
-from bridge.export.declaration import Export
-from bridge.export.export_terms import settle, settled
-from bridge.export.kafka_clients import admin_of
-from bridge.export.kafka_errors import error_of, words
-from bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
-from bridge.export.records import RecordEncoder
-from bridge.export.schema_ids import schema_id_for, typed_format
-from bridge.export.taking_over import ExportContext, look_again
-from bridge.export.topics import ensure_topic
-from bridge.export.unit_run import UnitRun
-from bridge.groups.control import Control, Hold, poke_of, tell_workers
-from bridge.groups.division import Division
-from bridge.groups.membership import Standing
-from bridge.groups.work_threads import WorkThreads
-from bridge.triggers.operate.progress_records import ProgressTeller
-from bridge.triggers.shard.position import Progress
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
+from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.export.batches import Throttle
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import settle, settled
+from cellfeed.bridge.export.kafka_clients import admin_of
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
+from cellfeed.bridge.export.records import RecordEncoder
+from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
+from cellfeed.bridge.export.taking_over import ExportContext, look_again
+from cellfeed.bridge.export.topics import ensure_topic
+from cellfeed.bridge.export.unit_run import UnitRun
+from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
+from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.work_threads import WorkThreads
+from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller
+from cellfeed.bridge.triggers.shard.position import Progress
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, Unavailable
 
 _log: Final = logging.getLogger("cellfeed.export")
 _LOOKS_IN_A_LEASE: Final = 4

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.export.declaration import Export
-from bridge.export.limits import SHARDS_OF_A_UNIT, UNITS
-from store.datastore import Datastore
-from store.errors import ProtectData
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.limits import SHARDS_OF_A_UNIT, UNITS
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("export.before_settled", "export.after_settled")
 

@@ -25,18 +25,18 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaException
 
-from bridge.coordination.contract import Claim, Coordinator
-from bridge.export.declaration import Export
-from bridge.export.export_terms import Settled, settled, settled_key
-from bridge.export.kafka_errors import error_of, words
-from bridge.export.unit_producer import UnitProducer
-from bridge.groups.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
-from bridge.groups.history import Deed, Operator, entry
-from bridge.groups.membership import LeaseKeeper, Standing
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import CellfeedError, NotFound, Refused, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, Coordinator
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import Settled, settled, settled_key
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.unit_producer import UnitProducer
+from cellfeed.bridge.groups.control import EXPORTS, OPERATOR, Control, Hold, group_prefix, tell_workers
+from cellfeed.bridge.groups.history import Deed, Operator, entry
+from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, NotFound, Refused, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("export.before_forgotten", "export.half_forgotten")
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from bridge.export.declaration import Export
-from bridge.export.limits import CLIENT_QUEUE_KBYTES, KAFKA_CALL_S, TRANSACTION_CELLS_MAX, TRANSACTION_TIMEOUT_S
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.limits import CLIENT_QUEUE_KBYTES, KAFKA_CALL_S, TRANSACTION_CELLS_MAX, TRANSACTION_TIMEOUT_S
 
 _log: Final = logging.getLogger("cellfeed.export.client")
 _RECONNECT_MS_MAX: Final = 1_000

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
-from bridge.events.erased_records import encode_values
-from bridge.events.formats import EventFormat, LeftOut
-from bridge.events.named_formats import event_format
-from bridge.events.record_headers import ADDED_ID, CONTENT_TYPE, Headers, LeaderEpochs, SharedHeaders, without_more
-from bridge.events.record_keys import record_keys
-from bridge.events.views import ViewReader
-from bridge.export.declaration import Export
-from bridge.export.limits import RECORD_OVERHEAD_BYTES
-from bridge.triggers.parked.cells import ParkedCell
-from bridge.typed.typed_format import TypedFormat
-from store.cells.cell import StoredCell
-from store.cells.sharding import row_key_text
+from cellfeed.bridge.events.erased_records import encode_values
+from cellfeed.bridge.events.formats import EventFormat, LeftOut
+from cellfeed.bridge.events.named_formats import event_format
+from cellfeed.bridge.events.record_headers import ADDED_ID, CONTENT_TYPE, Headers, LeaderEpochs, SharedHeaders, without_more
+from cellfeed.bridge.events.record_keys import record_keys
+from cellfeed.bridge.events.views import ViewReader
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.limits import RECORD_OVERHEAD_BYTES
+from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
 
 CLAIM_CHECK: Final = "claim_check"
 """Header of a record that only tells where its cell is; its value is the cell's size in bytes of canonical JSON."""

@@ -9,13 +9,13 @@ from urllib.parse import quote, urlsplit
 import msgspec
 import urllib3
 
-import schemas
-from bridge.events.registry import ENVELOPE_VERSIONS, SUBJECT_SUFFIX, envelope_schema_id
-from bridge.export.declaration import Export
-from bridge.typed.typed_column import TypedColumn
-from bridge.typed.typed_format import TypedFormat
-from store.datastore import Datastore
-from store.errors import InvalidRequest, ProtectData, Unavailable
+import cellfeed.schemas
+from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, SUBJECT_SUFFIX, envelope_schema_id
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.typed.typed_column import TypedColumn
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest, ProtectData, Unavailable
 
 _TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -36,7 +36,7 @@ def schema_id_for(export: Export, topic: str) -> int:
     """
     if export.format != "avro" or export.registry is None:
         return envelope_schema_id()
-    return register(export.registry, f"{topic}{SUBJECT_SUFFIX}", schemas.avro_text(ENVELOPE_VERSIONS[-1]))
+    return register(export.registry, f"{topic}{SUBJECT_SUFFIX}", cellfeed.schemas.avro_text(ENVELOPE_VERSIONS[-1]))
 
 
 def typed_format(export: Export, datastore: Datastore, topic: str) -> TypedFormat | None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from bridge.events.messages import header_values
-from bridge.events.record_headers import added_id_of
-from bridge.export.limits import METADATA_S, TAIL_READ_S, TAIL_RECORDS_FACTOR, TAIL_RECORDS_FIRST
-from bridge.export.resume import Tail
-from store.errors import Unavailable
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.bridge.events.record_headers import added_id_of
+from cellfeed.bridge.export.limits import METADATA_S, TAIL_READ_S, TAIL_RECORDS_FACTOR, TAIL_RECORDS_FIRST
+from cellfeed.bridge.export.resume import Tail
+from cellfeed.store.errors import Unavailable
 
 _MESSAGES_AT_A_TIME = 500
 _WAIT_S = 0.5

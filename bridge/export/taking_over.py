@@ -12,21 +12,21 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from bridge.coordination.contract import Coordinator
-from bridge.events.record_headers import COLUMN_NAME, REF_KEY
-from bridge.export.batches import Batch, Throttle
-from bridge.export.declaration import Export
-from bridge.export.export_terms import Settled, start_over
-from bridge.export.kafka_clients import admin_of, consumer_of
-from bridge.export.records import RecordEncoder
-from bridge.export.resume import Refusal, Saved, decide, exported_of
-from bridge.export.tails import LastRecord, read_tails
-from bridge.export.topics import ensure_topic
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
-from store.engines.contract.values import Head, LogRange
-from store.errors import ProtectData, Unavailable
-from store.limits import ADDED_ID_MAX
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.events.record_headers import COLUMN_NAME, REF_KEY
+from cellfeed.bridge.export.batches import Batch, Throttle
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import Settled, start_over
+from cellfeed.bridge.export.kafka_clients import admin_of, consumer_of
+from cellfeed.bridge.export.records import RecordEncoder
+from cellfeed.bridge.export.resume import Refusal, Saved, decide, exported_of
+from cellfeed.bridge.export.tails import LastRecord, read_tails
+from cellfeed.bridge.export.topics import ensure_topic
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head, LogRange
+from cellfeed.store.errors import ProtectData, Unavailable
+from cellfeed.store.limits import ADDED_ID_MAX
 
 _log: Final = logging.getLogger("cellfeed.export")
 _REASONS_MAX: Final = 3

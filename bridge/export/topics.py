@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.export.declaration import Export
-from bridge.export.kafka_errors import error_of, words
-from bridge.export.limits import METADATA_S
-from store.errors import InvalidRequest, ProtectData, Unavailable
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.limits import METADATA_S
+from cellfeed.store.errors import InvalidRequest, ProtectData, Unavailable
 
 _ALWAYS: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 _RETENTION: Final = {"retention.ms": "-1", "retention.bytes": "-1"}

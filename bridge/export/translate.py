@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from bridge.coordination.contract import CommittedOffset, Offsets
-from bridge.events.messages import header_values
-from bridge.events.record_headers import added_id_of
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import admin_of, consumer_of
-from bridge.export.kafka_errors import error_of, words
-from bridge.export.limits import METADATA_S, TAIL_READ_S
-from bridge.export.tails import read_tails
-from store.errors import DataDamaged, NotFound, Refused, Unavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset, Offsets
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.bridge.events.record_headers import added_id_of
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import admin_of, consumer_of
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.limits import METADATA_S, TAIL_READ_S
+from cellfeed.bridge.export.tails import read_tails
+from cellfeed.store.errors import DataDamaged, NotFound, Refused, Unavailable
 
 _WAIT_S: Final = 0.5
 

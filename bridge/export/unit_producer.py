@@ -18,14 +18,14 @@ from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bridge.events.record_headers import ADDED_ID, Headers
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import producer_of, transactional_id
-from bridge.export.kafka_errors import Verdict, error_of, verdict, words
-from bridge.export.limits import KAFKA_CALL_S, TRANSACTION_TIMEOUT_S
-from bridge.export.records import OutRecord
-from store.errors import Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.events.record_headers import ADDED_ID, Headers
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import producer_of, transactional_id
+from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
+from cellfeed.bridge.export.limits import KAFKA_CALL_S, TRANSACTION_TIMEOUT_S
+from cellfeed.bridge.export.records import OutRecord
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("export.before_begin", "export.after_produce", "export.before_commit", "export.after_commit", "export.after_fencing")
 

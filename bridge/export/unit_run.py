@@ -29,19 +29,19 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from bridge.coordination.contract import Claim, CommittedOffset
-from bridge.export.batches import Batch, BatchReader
-from bridge.export.kafka_errors import Verdict, error_of, verdict, words
-from bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, READ_AHEAD_CELLS_MIN, REFUSED_LOOK_S, SAVE_EVERY_S
-from bridge.export.pace import Pace
-from bridge.export.resume import metadata_of
-from bridge.export.taking_over import ExportContext, TakenOver, take_over
-from bridge.export.unit_producer import UnitProducer
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.shard.position import Progress
-from store.engines.contract.values import Head
-from store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
+from cellfeed.bridge.export.batches import Batch, BatchReader
+from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
+from cellfeed.bridge.export.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, IDLE_SAVE_AGAIN_S, READ_AHEAD_CELLS_MIN, REFUSED_LOOK_S, SAVE_EVERY_S
+from cellfeed.bridge.export.pace import Pace
+from cellfeed.bridge.export.resume import metadata_of
+from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
+from cellfeed.bridge.export.unit_producer import UnitProducer
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.shard.position import Progress
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("export.before_save", "export.after_save")
 

@@ -17,25 +17,25 @@ from uuid import UUID
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from bridge.events.cloud_events import envelope_of
-from bridge.events.envelope import decode_envelope
-from bridge.events.erased_records import erased_headers
-from bridge.events.messages import header_values
-from bridge.events.record_headers import LeaderEpochs, added_id_of
-from bridge.events.views import ViewReader
-from bridge.export.declaration import Export
-from bridge.export.export_terms import settled
-from bridge.export.kafka_clients import consumer_of
-from bridge.export.limits import METADATA_S, TAIL_READ_S
-from bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
-from bridge.export.schema_ids import schema_id_for, typed_format
-from bridge.triggers.parked.cells import ParkedCells
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell
-from store.cells.digest import ShardDigest
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
-from store.errors import NotFound, Unavailable
+from cellfeed.bridge.events.cloud_events import envelope_of
+from cellfeed.bridge.events.envelope import decode_envelope
+from cellfeed.bridge.events.erased_records import erased_headers
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.bridge.events.record_headers import LeaderEpochs, added_id_of
+from cellfeed.bridge.events.views import ViewReader
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.export.kafka_clients import consumer_of
+from cellfeed.bridge.export.limits import METADATA_S, TAIL_READ_S
+from cellfeed.bridge.export.records import CLAIM_CHECK, OutRecord, RecordEncoder
+from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import NotFound, Unavailable
 
 _RECORDS_AT_A_TIME: Final = 2_000
 _WAIT_S: Final = 0.5

@@ -10,12 +10,12 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from bridge.export.declaration import Export
-from bridge.export.kafka_errors import error_of, words
-from bridge.export.verify import ExportVerifier
-from store.background import SupervisedThread
-from store.datastore import Datastore
-from store.errors import CellfeedError, DataDamaged, NotFound
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_errors import error_of, words
+from cellfeed.bridge.export.verify import ExportVerifier
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, DataDamaged, NotFound
 
 EVERY_S: Final = 10.0
 """Pause between two looks, each of which compares what has come since."""

@@ -10,17 +10,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from bridge.coordination.contract import Coordinator
-from bridge.export.declaration import Export
-from bridge.export.export_group import ExportGroup
-from bridge.export.limits import DRAIN_S, LOOK_GAP_S, POLL_INTERVAL_S
-from bridge.groups.join_and_drain import drain, join
-from bridge.groups.membership import LeaseKeeper
-from store.datastore import Datastore
-from store.errors import CellfeedError, StaleWriter, Unavailable
-from store.gc_tuning import collect_seldom
-from store.limits import ADDED_ID_MAX
-from store.wakeups import Listener
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_group import ExportGroup
+from cellfeed.bridge.export.limits import DRAIN_S, LOOK_GAP_S, POLL_INTERVAL_S
+from cellfeed.bridge.groups.join_and_drain import drain, join
+from cellfeed.bridge.groups.membership import LeaseKeeper
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
+from cellfeed.store.gc_tuning import collect_seldom
+from cellfeed.store.limits import ADDED_ID_MAX
+from cellfeed.store.wakeups import Listener
 
 _log: Final = logging.getLogger("cellfeed.export")
 

@@ -15,10 +15,10 @@ import struct
 import time
 from typing import Any, Final
 
-from bridge.gateway.apis import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
-from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import (
+from cellfeed.bridge.gateway.apis import api_01_fetch, api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
+from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     AUTHENTICATION_REQUESTS_MAX,
     AUTHENTICATION_TIMEOUT_S,
@@ -32,12 +32,12 @@ from bridge.gateway.limits import (
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_S,
 )
-from bridge.gateway.security.authentication import Authentication
-from bridge.gateway.security.limited_warnings import LimitedWarnings
-from bridge.gateway.security.users import ANONYMOUS
-from bridge.gateway.wire.frame_check import MalformedFrame
-from bridge.gateway.wire.large_frames import LargeFrames, read_frame
-from bridge.gateway.wire.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
+from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
+from cellfeed.bridge.gateway.security.users import ANONYMOUS
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
+from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
+from cellfeed.bridge.gateway.wire.protocol import API_VERSIONS, RequestHead, read_head, read_request, write_response
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(_log, "connections closed for malformed frames", REFUSALS_TOLD_MAX, REFUSALS_TOLD_S)

@@ -11,16 +11,16 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import Offsets
-from bridge.gateway.groups.active_groups import ActiveGroups
-from bridge.gateway.groups.cluster import GatewayCluster
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.log.blocks import Blocks
-from bridge.gateway.log.heads import LogHeads
-from bridge.gateway.log.newest import Newest
-from bridge.gateway.security.users import Kind, Operation, Security
-from bridge.gateway.topics.topics import Topic, Topics
-from store.engines.contract.engine import Engine
+from cellfeed.bridge.coordination.contract import Offsets
+from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
+from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.heads import LogHeads
+from cellfeed.bridge.gateway.log.newest import Newest
+from cellfeed.bridge.gateway.security.users import Kind, Operation, Security
+from cellfeed.bridge.gateway.topics.topics import Topic, Topics
+from cellfeed.store.engines.contract.engine import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")

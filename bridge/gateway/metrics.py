@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.log.blocks import Blocks
-from store.errors import CellfeedError
-from store.http.server.asgi import App, Receive, Scope, Send, refuse_foreign_host
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.server.asgi import App, Receive, Scope, Send, refuse_foreign_host
 
 _PATH: Final = "/metrics"
 _MEDIA_TYPE: Final = b"text/plain; version=0.0.4"

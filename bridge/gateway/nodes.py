@@ -4,7 +4,7 @@
     gateways/next_node_id       the next id to give out
 
 A node id is given to a gateway's name once and is kept for ever: clients cache addresses by it, so it must never come to mean another gateway. Who is alive is
-told by the membership (:mod:`bridge.gateway.groups.slot_claims`), not here.
+told by the membership (:mod:`cellfeed.bridge.gateway.groups.slot_claims`), not here.
 
 Crash points: an id and the counter behind it are one commit, so an id is given out or is not. A gateway that dies before it joins leaves an entry that nobody
 looks at.
@@ -18,8 +18,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.errors import Unavailable
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import Unavailable
 
 _PREFIX: Final = "gateways/nodes/"
 _COUNTER: Final = "gateways/next_node_id"

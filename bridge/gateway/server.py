@@ -20,17 +20,17 @@ from uuid import UUID, uuid5
 
 import uvicorn
 
-from bridge.coordination.contract import Coordinator
-from bridge.events.compression import CompressionName, compression_named
-from bridge.events.named_formats import event_format
-from bridge.events.registry import SchemaRegistry, envelope_schema_id
-from bridge.events.registry_http import registry_app
-from bridge.gateway.connection import Connection
-from bridge.gateway.context import GatewayContext
-from bridge.gateway.groups.active_groups import ActiveGroups
-from bridge.gateway.groups.cluster import GatewayCluster
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.limits import (
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.events.compression import CompressionName, compression_named
+from cellfeed.bridge.events.named_formats import event_format
+from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
+from cellfeed.bridge.events.registry_http import registry_app
+from cellfeed.bridge.gateway.connection import Connection
+from cellfeed.bridge.gateway.context import GatewayContext
+from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
+from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.limits import (
     AUTHENTICATION_TIMEOUT_S,
     BLOCKS_BYTES_MAX,
     CONNECTIONS_MAX,
@@ -39,27 +39,27 @@ from bridge.gateway.limits import (
     POLL_INTERVAL_S,
     SECURITY_LOOK_S,
 )
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.log.blocks import Blocks
-from bridge.gateway.log.heads import LogHeads
-from bridge.gateway.log.newest import Newest
-from bridge.gateway.metrics import GatewayMetrics, with_metrics
-from bridge.gateway.nodes import register
-from bridge.gateway.security.authentication import Authentication
-from bridge.gateway.security.listeners import Listener as GatewayListener
-from bridge.gateway.security.listeners import check_listener, is_loopback, subject_principal, tls_context
-from bridge.gateway.security.users import ANONYMOUS, read_security
-from bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
-from bridge.gateway.topics.topics import Topics, legal_topic_name
-from bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
-from bridge.gateway.wire.large_frames import LargeFrames
-from bridge.typed.typed_format import TypedFormat
-from store.background import keep_running
-from store.datastore import Datastore
-from store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
-from store.gc_tuning import collect_seldom
-from store.http.server.asgi import App
-from store.wakeups import Listener
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.log.heads import LogHeads
+from cellfeed.bridge.gateway.log.newest import Newest
+from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
+from cellfeed.bridge.gateway.nodes import register
+from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.listeners import Listener as GatewayListener
+from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback, subject_principal, tls_context
+from cellfeed.bridge.gateway.security.users import ANONYMOUS, read_security
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
+from cellfeed.bridge.gateway.topics.topics import Topics, legal_topic_name
+from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
+from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.store.background import keep_running
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, InvalidRequest, ProtectData, StaleWriter
+from cellfeed.store.gc_tuning import collect_seldom
+from cellfeed.store.http.server.asgi import App
+from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
 _THREADS: Final = 4

@@ -15,13 +15,13 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.history import Deed, Operator, entry
-from store.cells.cell import moment
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import NotFound, Refused
-from store.wakeups import poke_about, poke_once
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.history import Deed, Operator, entry
+from cellfeed.store.cells.cell import moment
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import NotFound, Refused
+from cellfeed.store.wakeups import poke_about, poke_once
 
 PREFIX: Final = "triggers/"
 """Of everything that is kept of triggers by group: whoever lists it knows which groups there are."""

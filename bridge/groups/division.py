@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from bridge.coordination.assignment import balance, is_awaited
-from bridge.coordination.contract import Coordinator
-from bridge.groups.control import OPERATOR
-from bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
+from cellfeed.bridge.coordination.assignment import balance, is_awaited
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.control import OPERATOR
+from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
 
 
 class Division:

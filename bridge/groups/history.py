@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidRequest
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidRequest
 
 REASON_CHARACTERS_MAX: Final = 500
 """Of a reason that somebody gives: it is shown in one line with every shard."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from store.errors import CellfeedError, Unavailable
+from cellfeed.store.errors import CellfeedError, Unavailable
 
 Joined = TypeVar("Joined")
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bridge.coordination.contract import Coordinator, Session
-from store.background import SupervisedThread
-from store.errors import CellfeedError, StaleWriter
-from store.repeated_warnings import RepeatedWarning
+from cellfeed.bridge.coordination.contract import Coordinator, Session
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.errors import CellfeedError, StaleWriter
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.triggers")
 

@@ -26,14 +26,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.coordination.contract import Offsets
-from store.cells.cell import microseconds
-from store.cells.sharding import check_shard
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidLocation
-from store.failpoints import declare, failpoint
-from store.limits import ADDED_ID_MAX
+from cellfeed.bridge.coordination.contract import Offsets
+from cellfeed.store.cells.cell import microseconds
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidLocation
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.limits import ADDED_ID_MAX
 
 declare("start.before_settled", "start.after_settled")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from store.background import SupervisedThread
+from cellfeed.store.background import SupervisedThread
 
 _END_S: Final = 1.0
 """How long :meth:`WorkThreads.close` waits for a thread to finish what it is doing."""

@@ -1,7 +1,7 @@
 """An index version as a trigger group: it gets the cells of its columns in batches, in the order of each shard's log, at least once.
 
 The trigger runtime sees to it that no cell is left out, that one worker has a shard, and that what was saved survives; the keeper that a cell may come twice,
-and that a worker which lost its shard does no harm (:mod:`store.indexes.version`).
+and that a worker which lost its shard does no harm (:mod:`cellfeed.store.indexes.version`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.coordination.contract import Offsets
-from bridge.triggers.program import Trigger
-from store.api import CellStore
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.indexes.keeper import IndexKeeper
-from store.indexes.query import Positions
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.contract import Offsets
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.query import Positions
+from cellfeed.store.indexes.version import IndexVersion
 
 BATCH_CELLS: Final = 5_000
 """Cells of one transaction of entries. They lie all over the index: the more of them, the more share a page that is written."""

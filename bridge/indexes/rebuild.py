@@ -6,13 +6,13 @@ version of its newest definition, and the old ones are forgotten. Killed anywher
 
 from __future__ import annotations
 
-from bridge.coordination.contract import Coordinator
-from bridge.indexes.status import drop_versions
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import InvalidRequest
-from store.failpoints import declare, failpoint
-from store.indexes.catalog import VersionRecord
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.indexes.status import drop_versions
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.catalog import VersionRecord
 
 declare("index.rebuild.marked", "index.rebuild.renewed", "index.rebuild.created")
 

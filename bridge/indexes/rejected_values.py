@@ -15,9 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.errors import Unavailable
-from store.indexes.version import UnfitValue
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.indexes.version import UnfitValue
 
 _log = logging.getLogger("cellfeed.indexes")
 _PREFIX: Final = "index-unfit"

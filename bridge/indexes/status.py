@@ -7,17 +7,17 @@ from typing import Final
 
 import msgspec
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.control import group_prefix
-from bridge.groups.start import forget_start
-from bridge.indexes.rejected_values import forget_unfit, unfit_values
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
-from store.failpoints import declare, failpoint
-from store.indexes.catalog import Catalog, VersionRecord
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.control import group_prefix
+from cellfeed.bridge.groups.start import forget_start
+from cellfeed.bridge.indexes.rejected_values import forget_unfit, unfit_values
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.catalog import Catalog, VersionRecord
+from cellfeed.store.indexes.version import IndexVersion
 
 declare("index.drop.marked", "index.drop.tables_gone", "index.drop.before_forgotten")
 

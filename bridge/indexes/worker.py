@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from bridge.coordination.contract import Coordinator
-from bridge.indexes.groups import Throttle, index_positions, index_trigger
-from bridge.indexes.rejected_values import UnfitCounter
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.worker import LEASE_S, run_trigger_worker
-from store.background import SupervisedThread
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import CellfeedError
-from store.gc_tuning import collect_seldom
-from store.indexes.catalog import BUILDING, Catalog, VersionRecord
-from store.indexes.keeper import IndexKeeper
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.indexes.groups import Throttle, index_positions, index_trigger
+from cellfeed.bridge.indexes.rejected_values import UnfitCounter
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.worker import LEASE_S, run_trigger_worker
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.gc_tuning import collect_seldom
+from cellfeed.store.indexes.catalog import BUILDING, Catalog, VersionRecord
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.version import IndexVersion
 
 _log = logging.getLogger("cellfeed.indexes")
 

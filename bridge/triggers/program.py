@@ -24,12 +24,12 @@ from types import ModuleType
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.groups.start import EARLIEST, Start, check_start
-from bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
-from store.api import CellStore
-from store.cells.body_codec import cell_from_stored, is_erased
-from store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
-from store.errors import InvalidRequest
+from cellfeed.bridge.groups.start import EARLIEST, Start, check_start
+from cellfeed.bridge.triggers.retry import DEFAULT_RETRY, Retry, RetryPolicy, check_retry, policy_for
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, check_column_name
+from cellfeed.store.errors import InvalidRequest
 
 __all__ = ["BATCH_CELLS_MAX", "RetryPolicy", "Trigger", "load_program", "trigger"]
 
@@ -77,7 +77,7 @@ class Trigger:
 
     together: Callable[[Mapping[int, Sequence[StoredCell]]], object] | None = None
     """Does what the function does for cells of several shards, by shard, or raises; None: nothing does. For functions that take batches and wait for nothing,
-    see :mod:`bridge.triggers.shard.sweep`."""
+    see :mod:`cellfeed.bridge.triggers.shard.sweep`."""
 
     backlog_turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while a shard that is behind is brought on by a chunk: a lock where threads that catch up would only be in each other's way. A shard that has caught

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 _DOUBLINGS_MAX: Final = 40
 """Beyond it every wait is the longest one: a store may be away for a million tries."""

@@ -22,23 +22,23 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from bridge.coordination.contract import Claim, Coordinator
-from bridge.groups.backoff import Waits
-from bridge.groups.control import Control, Hold, poke_of, tell_workers
-from bridge.groups.division import Division
-from bridge.groups.membership import Standing
-from bridge.groups.work_threads import WorkThreads
-from bridge.triggers.offsets.kept_offsets import changed_lineage, choices, lost_offsets, uses_footholds
-from bridge.triggers.operate.progress_records import ProgressTeller
-from bridge.triggers.parked.cells import ParkedCells, due
-from bridge.triggers.process_death.deadlines import Deadlines
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.run import Progress, ShardRun
-from bridge.triggers.shard.sweep import Sweep
-from bridge.triggers.shard.take_over import Taking
-from store.datastore import Datastore
-from store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
-from store.repeated_warnings import RepeatedWarning
+from cellfeed.bridge.coordination.contract import Claim, Coordinator
+from cellfeed.bridge.groups.backoff import Waits
+from cellfeed.bridge.groups.control import Control, Hold, poke_of, tell_workers
+from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.work_threads import WorkThreads
+from cellfeed.bridge.triggers.offsets.kept_offsets import changed_lineage, choices, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller
+from cellfeed.bridge.triggers.parked.cells import ParkedCells, due
+from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.run import Progress, ShardRun
+from cellfeed.bridge.triggers.shard.sweep import Sweep
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, StaleWriter, Trimmed, Unavailable
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.triggers")
 

@@ -15,17 +15,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.join_and_drain import drain, join
-from bridge.groups.membership import LeaseKeeper
-from bridge.groups.work_threads import WorkThreads
-from bridge.triggers.process_death.deadlines import TIME_OUT_DRAIN_S, Deadlines
-from bridge.triggers.program import Trigger
-from bridge.triggers.trigger_group import TriggerGroup
-from store.datastore import Datastore
-from store.errors import CellfeedError, StaleWriter, Unavailable
-from store.limits import ADDED_ID_MAX
-from store.wakeups import Listener
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.join_and_drain import drain, join
+from cellfeed.bridge.groups.membership import LeaseKeeper
+from cellfeed.bridge.groups.work_threads import WorkThreads
+from cellfeed.bridge.triggers.process_death.deadlines import TIME_OUT_DRAIN_S, Deadlines
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.trigger_group import TriggerGroup
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
+from cellfeed.store.limits import ADDED_ID_MAX
+from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
 LEASE_S: Final = 10.0

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bridge.coordination.contract import Coordinator
-from bridge.export.export_terms import settled
-from bridge.groups.control import EXPORTS, PREFIX, by_group
-from bridge.groups.start import settled_start
-from bridge.triggers.offsets.kept_offsets import last_known
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX, by_group
+from cellfeed.bridge.groups.start import settled_start
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
 
 
 class Need(NamedTuple):

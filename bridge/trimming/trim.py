@@ -26,14 +26,14 @@ from typing import Final
 
 import msgspec
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.history import Operator
-from bridge.trimming.needed import Need, needs
-from store.cells.cell import moment
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData
-from store.indexes.trimmed import IndexedTrim
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.trimming.needed import Need, needs
+from cellfeed.store.cells.cell import moment
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData
+from cellfeed.store.indexes.trimmed import IndexedTrim
 
 _log: Final = logging.getLogger("cellfeed.trim")
 

@@ -30,10 +30,10 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.events.varints import SMALL, VARINTS, varint
-from bridge.typed.body_schema import AvroType
-from bridge.typed.logical_types import Encode, logical_encoder
-from bridge.typed.mismatch import Misfit, kind_of
+from cellfeed.bridge.events.varints import SMALL, VARINTS, varint
+from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.typed.logical_types import Encode, logical_encoder
+from cellfeed.bridge.typed.mismatch import Misfit, kind_of
 
 _TEXTS_KEPT_MAX: Final = 1_000
 """Encoded texts that each string field keeps, of those that come again and again: a bound on memory."""

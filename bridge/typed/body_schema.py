@@ -1,7 +1,7 @@
 """The Avro schema of a column's bodies: what of Avro a JSON body can be exactly, checked, as a tree of types.
 
 The top is a record, as a body is an object. What JSON has no value for is refused here, when the schema is declared, and not when a cell comes: ``bytes`` and
-``fixed`` without a decimal, ``time-*``, ``duration``. How each type stands for JSON is said in :mod:`bridge.typed.body_encoder`.
+``fixed`` without a decimal, ``time-*``, ``duration``. How each type stands for JSON is said in :mod:`cellfeed.bridge.typed.body_encoder`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-import schemas
-from store.errors import InvalidRequest
+import cellfeed.schemas
+from cellfeed.store.errors import InvalidRequest
 
 SCHEMA_BYTES_MAX: Final = 256 << 10
 """Bytes of a schema file: real ones have a few kilobytes, and every gateway keeps all versions in memory."""
@@ -112,10 +112,10 @@ def _cell_schema(body: dict[str, Any], name: str) -> dict[str, Any]:
     """The cell envelope with the body as its own type, or as JSON where it does not fit.
 
     That the type is a branch of a union is what tells the record from an envelope whatever its id is called: where that has a text of at least two bytes
-    (``{}``), this has the number 0 or 1 (:func:`bridge.events.envelope.decode_envelope`).
+    (``{}``), this has the number 0 or 1 (:func:`cellfeed.bridge.events.envelope.decode_envelope`).
     """
     namespace, _, last = name.rpartition(".")
-    cell = schemas.load_avro("cell_envelope")
+    cell = cellfeed.schemas.load_avro("cell_envelope")
     of_cell = [field for field in cell["fields"] if field["name"] != "body"]
     field = {"name": "body", "type": [body, "string"], "doc": "The body; as canonical JSON where it fits no version of its type."}
     return {"type": "record", "name": last + CELL_SUFFIX, **({"namespace": namespace} if namespace else {}), "doc": cell["doc"], "fields": [*of_cell, field]}

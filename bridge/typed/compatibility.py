@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bridge.typed.body_schema import AvroType
-from bridge.typed.declaration import Compatibility
+from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.typed.declaration import Compatibility
 
 _PROMOTED: Final = {"int": ("long", "double"), "float": ("double",)}
 """What a reader may have instead of what was written."""

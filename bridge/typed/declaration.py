@@ -16,14 +16,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from store.cells.cell import check_column_name
-from store.errors import InvalidRequest
+from cellfeed.store.cells.cell import check_column_name
+from cellfeed.store.errors import InvalidRequest
 
 COLUMNS_MAX: Final = 100
 """Columns with a schema: every gateway looks at all their versions each second."""
 
 Compatibility = Literal["FULL", "BACKWARD", "FORWARD"]
-"""What a new version must be to every earlier one (:mod:`bridge.typed.compatibility`)."""
+"""What a new version must be to every earlier one (:mod:`cellfeed.bridge.typed.compatibility`)."""
 
 Policy = Literal["envelope", "park"]
 

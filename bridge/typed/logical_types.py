@@ -9,9 +9,9 @@ from datetime import date
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.events.varints import PAIRS, TAILS, VARINTS, varint
-from bridge.typed.body_schema import AvroType
-from bridge.typed.mismatch import Misfit, kind_of
+from cellfeed.bridge.events.varints import PAIRS, TAILS, VARINTS, varint
+from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.typed.mismatch import Misfit, kind_of
 
 Encode = Callable[[Any], bytes]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.errors import CellfeedError
+from cellfeed.store.errors import CellfeedError
 
 
 class Misfit(CellfeedError):

@@ -19,15 +19,15 @@ from uuid import UUID
 
 import msgspec
 
-from bridge.typed.typed_column import TypedColumns
-from bridge.typed.typed_format import Unfit
-from store.cells.body_codec import decode_body, is_erased
-from store.cells.cell import StoredCell
-from store.cells.sharding import row_key_text
-from store.engines.contract.engine import Engine, StateTable
-from store.engines.contract.values import StateEntry
-from store.erasures import DONE, PREFIX
-from store.errors import Unavailable
+from cellfeed.bridge.typed.typed_column import TypedColumns
+from cellfeed.bridge.typed.typed_format import Unfit
+from cellfeed.store.cells.body_codec import decode_body, is_erased
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.erasures import DONE, PREFIX
+from cellfeed.store.errors import Unavailable
 
 _PREFIX: Final = "unfit/"
 BUCKET_CELLS: Final = 1_000

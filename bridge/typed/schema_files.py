@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import schemas
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.declaration import ColumnSchema
-from store.errors import InvalidRequest
+import cellfeed.schemas
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.typed.declaration import ColumnSchema
+from cellfeed.store.errors import InvalidRequest
 
 FILE_SUFFIX: Final = ".avsc"
 
@@ -24,8 +24,8 @@ def declared_schema(declared: ColumnSchema, directory: Path) -> BodySchema:
 def load_schema(name: str, directory: Path) -> BodySchema:
     """A schema by its shipped name, or by its file, which lies in ``directory`` unless its path is a whole one. Raises InvalidRequest."""
     try:
-        text = (directory / name).read_text(encoding="utf-8") if name.endswith(FILE_SUFFIX) else schemas.avro_text(name)
+        text = (directory / name).read_text(encoding="utf-8") if name.endswith(FILE_SUFFIX) else cellfeed.schemas.avro_text(name)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InvalidRequest(f"it cannot be read: {why}; give a file that ends in {FILE_SUFFIX} or one of {', '.join(schemas.avro_names())}") from None
+        raise InvalidRequest(f"it cannot be read: {why}; give a file that ends in {FILE_SUFFIX} or one of {', '.join(cellfeed.schemas.avro_names())}") from None
     return body_schema(text)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bridge.typed.body_encoder import BodyEncoder, decoded
-from bridge.typed.body_schema import body_schema
-from bridge.typed.mismatch import Misfit
-from bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
-from store.engines.contract.engine import StateTable
+from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
+from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.mismatch import Misfit
+from cellfeed.bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
+from cellfeed.store.engines.contract.engine import StateTable
 
 
 class Typed(NamedTuple):

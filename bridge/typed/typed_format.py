@@ -1,4 +1,4 @@
-"""Typed records: the cell's fields as in the envelope, the body as its column's own Avro type (:attr:`bridge.typed.body_schema.BodySchema.cell_text`).
+"""Typed records: the cell's fields as in the envelope, the body as its column's own Avro type (:attr:`cellfeed.bridge.typed.body_schema.BodySchema.cell_text`).
 
     zero byte, schema id, row_key, column_name, ref_key, added_id, shard, created_at, then 0 and the body's Avro binary, or 1 and the body as JSON text
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bridge.events.formats import WIRE_HEAD, AvroFormat, LeftOut
-from bridge.events.varints import varint
-from bridge.typed.typed_column import TypedColumn
-from bridge.typed.versions import Version
-from store.cells.cell import StoredCell
+from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, LeftOut
+from cellfeed.bridge.events.varints import varint
+from cellfeed.bridge.typed.typed_column import TypedColumn
+from cellfeed.bridge.typed.versions import Version
+from cellfeed.store.cells.cell import StoredCell
 
 Unfit = tuple[StoredCell, str]
 """A cell whose body fits no version, and why."""
@@ -27,7 +27,7 @@ NAME: Final = "typed"
 
 
 class TypedFormat:
-    """:class:`bridge.events.formats.EventFormat` of one column. ``unfit``: what becomes of a body that fits no version, as it was settled when this was made;
+    """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: what becomes of a body that fits no version, as it was settled when this was made;
     one format never makes both kinds of records. ``schema_id_of``: what the registry calls a version. ``park`` is told, before anything of it is shown, which
     cells of a shard are left out; where it raises, nothing is."""
 
@@ -52,11 +52,11 @@ class TypedFormat:
         return f"{NAME} {self.column.column} {self.unfit} {len(self.column.versions)}"
 
     def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`bridge.events.formats.EventFormat`."""
+        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(self, shard: int, cells: Sequence[StoredCell], keys: Sequence[bytes], bodies_json: Sequence[bytes]) -> list[bytes]:
-        """See :class:`bridge.events.formats.EventFormat`."""
+        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
         bodies = self.column.encode(bodies_json)
         heads = self._all_heads()
         parks, skip = self.unfit == "park", WIRE_HEAD.size

@@ -1,4 +1,4 @@
-"""The versions of columns' schemas, in the state table of the datastore: what every gateway and exporter goes by, whatever its own configuration says.
+"""The versions of columns' cellfeed.schemas, in the state table of the datastore: what every gateway and exporter goes by, whatever its own configuration says.
 
     typed/<column>/settings            {unfit, compatibility}
     typed/<column>/version/<number>    {schema_id, body, cell, at_us}, numbers from 1
@@ -6,7 +6,7 @@
 
 A version and its id are written in one commit that expects both to be absent, so two gateways that start together with new schemas come one behind the other,
 and the second one is checked against the first. None is ever changed or deleted: records with its id lie in other people's topics. The id follows from the
-schema as the envelope's does (:func:`bridge.events.registry.schema_id_of`); where it has a meaning already, the next free number is taken.
+schema as the envelope's does (:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a meaning already, the next free number is taken.
 
 The process dies before the commit: nothing is there, whoever starts next registers it. After it: all of it is there, and registering it again finds it.
 """
@@ -21,15 +21,15 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-import schemas
-from bridge.events.registry import ENVELOPE_VERSIONS, meaning_of, schema_id_of
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.compatibility import breaks
-from bridge.typed.declaration import ColumnSchema, Compatibility, Policy
-from bridge.typed.schema_files import declared_schema
-from store.engines.contract.engine import StateTable
-from store.errors import ProtectData, Unavailable
-from store.failpoints import declare, failpoint
+import cellfeed.schemas
+from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, meaning_of, schema_id_of
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.typed.compatibility import breaks
+from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility, Policy
+from cellfeed.bridge.typed.schema_files import declared_schema
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import ProtectData, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 VERSIONS_MAX: Final = 100
 """Versions of one column's schema: a body that fits none is tried with each."""
@@ -147,7 +147,7 @@ def _keep_settings(state: StateTable, column: str, settings: Settings) -> None:
 
 
 def _free_id(state: StateTable, schema: BodySchema) -> int:
-    taken = {schema_id_of(schemas.load_avro(name)) for name in ENVELOPE_VERSIONS}
+    taken = {schema_id_of(cellfeed.schemas.load_avro(name)) for name in ENVELOPE_VERSIONS}
     schema_id = schema_id_of(json.loads(schema.cell_text))
     while schema_id in taken or state.get(_id_key(schema_id)) is not None:
         schema_id = schema_id % 0x7FFFFFFF + 1

@@ -17,8 +17,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.coordination.open import open_coordinator
 from cellfeed.assembly import storage
+from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.config.model import (
     Config,
     GatewayProcessConfig,
@@ -33,14 +33,14 @@ from cellfeed.config.model import (
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server
 from cellfeed.servers.life import run_in_place
-from store.background import SupervisedThread, when_changed
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.erasures import ErasureJob
-from store.errors import NotFound
+from cellfeed.store.background import SupervisedThread, when_changed
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.erasures import ErasureJob
+from cellfeed.store.errors import NotFound
 
 if TYPE_CHECKING:
-    from consumers.warehouse.loader import LoaderProgress
+    from cellfeed.consumers.warehouse.loader import LoaderProgress
 
 LOADER_SESSION_TIMEOUT_MS: Final = 10_000
 """After how long the partitions of a loader that does not come back go to others."""
@@ -91,9 +91,9 @@ def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, A
 
 
 def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: threading.Event) -> None:
-    from bridge.indexes.groups import index_positions
-    from bridge.triggers.operate.metrics import TriggerMetrics
-    from store.http.server.worker import run_worker
+    from cellfeed.bridge.indexes.groups import index_positions
+    from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
+    from cellfeed.store.http.server.worker import run_worker
 
     port = directory.kept_port(worker.name, "http", worker.port)
     with (
@@ -119,7 +119,7 @@ def _run_worker(directory: RunDir, config: Config, worker: WorkerConfig, stop: t
 
 
 def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfig, stop: threading.Event) -> None:
-    from bridge.gateway.server import GatewayConfig, run_gateway
+    from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
 
     settings = GatewayConfig(
         host=gateway.host,
@@ -152,8 +152,8 @@ def _run_gateway(directory: RunDir, config: Config, gateway: GatewayProcessConfi
 
 def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, name: str, stop: threading.Event, ready: Callable[[], None]) -> None:
     """Runs one trigger worker until ``stop`` is set, and drains it. ``ready`` is called when its program is loaded and its datastore is open."""
-    from bridge.triggers.program import load_program
-    from bridge.triggers.worker import run_trigger_worker
+    from cellfeed.bridge.triggers.program import load_program
+    from cellfeed.bridge.triggers.worker import run_trigger_worker
 
     program = load_program(triggers.app, trigger_settings(directory, triggers))
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
@@ -162,7 +162,7 @@ def run_triggers(directory: RunDir, config: Config, triggers: TriggersConfig, na
 
 
 def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, name: str, stop: threading.Event) -> None:
-    from bridge.indexes.worker import IndexWorker
+    from cellfeed.bridge.indexes.worker import IndexWorker
 
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         directory.say_ready(name, {})
@@ -170,7 +170,7 @@ def _run_index(directory: RunDir, config: Config, workers: IndexWorkersConfig, n
 
 
 def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
-    from bridge.export.worker import run_exporter
+    from cellfeed.bridge.export.worker import run_exporter
 
     with open_datastore(directory, config) as datastore, closing(open_coordinator(config.coordination, datastore.state, datastore.history)) as coordinator:
         _register_schemas(directory, config, datastore)
@@ -182,13 +182,13 @@ def _run_exports(directory: RunDir, config: Config, name: str, stop: threading.E
 def _register_schemas(directory: RunDir, config: Config, datastore: Datastore) -> None:
     """What the configuration says of columns' bodies. Raises InvalidRequest, and IncompatibleSchema, which names field and rule: nothing is served then."""
     if config.datastore.schemas:
-        from bridge.typed.versions import register_declared
+        from cellfeed.bridge.typed.versions import register_declared
 
         register_declared(datastore.state, config.datastore.schemas, directory.path)
 
 
 def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.Event) -> None:
-    from store.clusters.operating.auto_failover import FailoverSupervisor
+    from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 
     automatic = [cluster.name for cluster in config.datastore.clusters if cluster.failover == "automatic"]
     clusters = [storage.cluster_servers(config, cluster) for cluster in automatic]
@@ -207,7 +207,7 @@ def _run_failover(directory: RunDir, config: Config, name: str, stop: threading.
 @contextmanager
 def moves_healed(config: Config, stop: threading.Event) -> Iterator[None]:
     """Beside what the process does, until ``stop`` is set: moves of shards whose mover has died are ended."""
-    from store.clusters.moves.heal import MoveHealer
+    from cellfeed.store.clusters.moves.heal import MoveHealer
 
     clusters = {each.name: storage.cluster_servers(config, each.name) for each in config.datastore.clusters}
     with ExitStack() as stack:
@@ -236,7 +236,7 @@ def _beside(name: str, run: Callable[[threading.Event], None], stop: threading.E
 
 
 def _run_warehouse(directory: RunDir, config: Config, warehouse: WarehouseConfig, stop: threading.Event) -> None:
-    from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+    from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 
     bootstrap = warehouse.bootstrap or _first_gateway(directory, config)
     log = logging.getLogger("cellfeed.warehouse")

@@ -9,30 +9,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.typed import rejected_cells
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.typed import rejected_cells
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
-from store.backups.into_clusters import ClusterTarget
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import Target
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
-from store.clusters.operating.create import Initialised, init_cluster
-from store.clusters.operating.migrate import identify
-from store.clusters.operating.promote import master_state
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.dictionaries.recovery import Place
-from store.engines.contract.values import Replica
-from store.engines.mysql.connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.migrations import Layout, check_schema
-from store.engines.sqlite.dictionaries import SqliteDictionaries
-from store.engines.sqlite.instance_lock import SharedLock
-from store.engines.sqlite.open import CELLS_FILE, open_cells
-from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
+from cellfeed.store.backups.into_clusters import ClusterTarget
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import Target
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
+from cellfeed.store.clusters.operating.create import Initialised, init_cluster
+from cellfeed.store.clusters.operating.migrate import identify
+from cellfeed.store.clusters.operating.promote import master_state
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.recovery import Place
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.engines.mysql.connections import MySqlAddress, MySqlServer, has_database, parse_mysql_url
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.migrations import Layout, check_schema
+from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
+from cellfeed.store.engines.sqlite.instance_lock import SharedLock
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, open_cells
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
 
 
 def open_datastore(config: Config, directory: Path) -> Datastore:
@@ -101,7 +101,7 @@ def init_clusters(config: Config, names: Sequence[str]) -> Iterator[Initialised]
 
 
 def identify_clusters(config: Config) -> str:
-    """Gives the datastore's clusters a history identity where they have none yet, and returns it. Raises as :func:`store.clusters.operating.migrate.identify`."""
+    """Gives the datastore's clusters a history identity where they have none yet, and returns it. Raises as :func:`cellfeed.store.clusters.operating.migrate.identify`."""
     with ExitStack() as opened:
         servers = [cluster_servers(config, cluster.name) for cluster in config.datastore.clusters]
         for each in servers:
@@ -214,7 +214,7 @@ def engine_of(datastore: Datastore) -> ClusteredEngine:
 
 
 def clusters_status(datastore: Datastore) -> list[dict[str, Any]]:
-    """Every cluster's standing (:class:`~store.clusters.serving.status.ClusterStanding`), and what it buffers for others; empty for an embedded datastore."""
+    """Every cluster's standing (:class:`~cellfeed.store.clusters.serving.status.ClusterStanding`), and what it buffers for others; empty for an embedded datastore."""
     if not isinstance(datastore.engine, ClusteredEngine):
         return []
     counts = datastore.engine.drain.counts()

@@ -10,10 +10,10 @@ import msgspec
 import typer
 from rich.table import Table
 
-from bridge.gateway.security.users import Acl, User, allow, list_acls, list_users, put_user, remove_acl, remove_user
+from cellfeed.bridge.gateway.security.users import Acl, User, allow, list_acls, list_users, put_user, remove_acl, remove_user
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 PASSWORD_VARIABLE: Final = "CELLFEED_PASSWORD"  # noqa: S105 (the name of a variable)
 

@@ -13,19 +13,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.backups.kept_state import belongs
-from bridge.backups.readers import group_readers
-from bridge.coordination.open import open_coordinator
 from cellfeed.assembly import storage
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.bridge.backups.readers import group_readers
+from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
-from store.backups.check import verify
-from store.backups.create import Source, create
-from store.backups.folder import Backup, BackupFolder
-from store.backups.prune import Decision, decide, remove
-from store.backups.register import Register
-from store.errors import DataDamaged, InvalidRequest, UnknownDatastore
+from cellfeed.store.backups.check import verify
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.prune import Decision, decide, remove
+from cellfeed.store.backups.register import Register
+from cellfeed.store.errors import DataDamaged, InvalidRequest, UnknownDatastore
 
 app = typer.Typer(no_args_is_help=True, help="Back a datastore up into files, and look after them; `cellfeed restore` brings one back.")
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups.")]

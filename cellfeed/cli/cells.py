@@ -14,10 +14,10 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption
 from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json, progress_bar
 from cellfeed.loading.load import LoadReport, LoadSpec, load_file
 from cellfeed.loading.records import FileFormat, size_of
-from store.cells import canonical_json
-from store.cells.sharding import check_shard
-from store.engines.contract.values import Replica
-from store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, Unavailable
 
 RowKeyArgument = Annotated[str, typer.Argument(help="Row key: a UUID.")]
 ColumnArgument = Annotated[str, typer.Argument(help="Column name, for example BASE.")]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 
 def check(
@@ -35,7 +35,7 @@ def check(
         raise InvalidRequest("--backups says where --repair takes copies from: give both, or none")
 
     from cellfeed.cli.checking import cells_to_check, check_indexes, check_storage, repair_storage
-    from store.engines.contract.findings import Findings
+    from cellfeed.store.engines.contract.findings import Findings
 
     settings, found, began_s = config_of(run_dir, config), Findings(), time.monotonic()
     with progress_bar() as bar:

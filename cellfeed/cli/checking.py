@@ -7,23 +7,23 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from bridge.indexes.groups import index_positions
 from cellfeed.assembly import storage
+from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.cli.instance import opened
 from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
-from store.backups.repair import BackupSource, Mender, Source, repair
-from store.clusters.operating.check import cells_of, check_cluster
-from store.clusters.operating.promote import cluster_role
-from store.engines.contract.findings import Findings, OnCells
-from store.engines.mysql.mend import NodeCopies, NodeMender
-from store.engines.mysql.migrations import Layout
-from store.engines.sqlite.instance_lock import SharedLock
-from store.engines.sqlite.integrity import check_files, file_history, integrity_of, last_ids
-from store.engines.sqlite.mend import SqliteMender
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import CellfeedError
-from store.indexes.check import IndexCheck
+from cellfeed.store.backups.repair import BackupSource, Mender, Source, repair
+from cellfeed.store.clusters.operating.check import cells_of, check_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.contract.findings import Findings, OnCells
+from cellfeed.store.engines.mysql.mend import NodeCopies, NodeMender
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.sqlite.instance_lock import SharedLock
+from cellfeed.store.engines.sqlite.integrity import check_files, file_history, integrity_of, last_ids
+from cellfeed.store.engines.sqlite.mend import SqliteMender
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.indexes.check import IndexCheck
 
 
 def directory_of(config: Config, run_dir: Path) -> Path:

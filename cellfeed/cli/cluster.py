@@ -17,13 +17,13 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json, progress_bar
 from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
-from store.cells.cell import NewCell, Outcome
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.migrate import migrate_cluster
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import NeverReplicated, clone, come_back, is_half_copied
-from store.datastore import Datastore
-from store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.migrate import migrate_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import NeverReplicated, clone, come_back, is_half_copied
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest, ProtectData, RowErased, StorageUnavailable
 
 app = typer.Typer(no_args_is_help=True, help="Make and look after clusters of MariaDB servers.")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the run directory's when left out.")]

@@ -15,7 +15,7 @@ from cellfeed.config.model import check_config
 from cellfeed.instance.supervisor import start_all, stop_all
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 
 def demo(

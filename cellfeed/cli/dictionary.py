@@ -21,16 +21,16 @@ from cellfeed.assembly import storage
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.run_dir import RunDir
-from store.cells.dictionary import ID_BYTES, Dictionary, from_line, to_line
-from store.dictionaries.log_sample import sample_of_log
-from store.dictionaries.recovery import Place
-from store.dictionaries.recovery import recover as recover_lost
-from store.dictionaries.retiring import retire as retire_dictionary
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import NotWorthIt, train
-from store.engines.contract.dictionaries import Condition, KeptDictionary
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import DictionaryLost, InvalidRequest, NotFound
+from cellfeed.store.cells.dictionary import ID_BYTES, Dictionary, from_line, to_line
+from cellfeed.store.dictionaries.log_sample import sample_of_log
+from cellfeed.store.dictionaries.recovery import Place
+from cellfeed.store.dictionaries.recovery import recover as recover_lost
+from cellfeed.store.dictionaries.retiring import retire as retire_dictionary
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import NotWorthIt, train
+from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import DictionaryLost, InvalidRequest, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Dictionaries: what the bodies of a column have in common, stored once instead of with each.")
 NameArgument = Annotated[str, typer.Argument(help="A dictionary's name: eight hexadecimal digits, as `list` shows them.")]

@@ -9,7 +9,7 @@ import typer
 from cellfeed.cli.cells import RowKeyArgument
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 
 def erase(

@@ -13,17 +13,17 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from bridge.export.declaration import Export
-from bridge.groups.control import EXPORTS, when
-from bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.groups.control import EXPORTS, when
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.cli.triggers import lag_cells, shard_as_json, summary
 from cellfeed.config.model import Config
-from store.errors import CellfeedError, NotFound
+from cellfeed.store.errors import CellfeedError, NotFound
 
 if TYPE_CHECKING:
-    from bridge.export.export_group import ExportGroup
+    from cellfeed.bridge.export.export_group import ExportGroup
 app = typer.Typer(no_args_is_help=True, help="Exports: the log in a Kafka cluster, exactly once. Run exporters, see how far each is and why, compare.")
 
 NameArgument = Annotated[str, typer.Argument(help="The export, as the configuration names it.")]
@@ -41,8 +41,8 @@ def run(
     Any number of these run at once, on any number of hosts, and divide the shards between them. A topic that cannot be exported to is refused with what
     mends it (exit code 3).
     """
-    from bridge.export.watching import Watching
-    from bridge.export.worker import run_exporter
+    from cellfeed.bridge.export.watching import Watching
+    from cellfeed.bridge.export.worker import run_exporter
 
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

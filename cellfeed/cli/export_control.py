@@ -10,14 +10,14 @@ from confluent_kafka import KafkaException
 from rich.table import Table
 from rich.text import Text
 
-from bridge.groups.control import EXPORTS, Control, when
-from bridge.groups.history import operator
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.groups.control import EXPORTS, Control, when
+from cellfeed.bridge.groups.history import operator
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.cli.export import NameArgument, app, chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from store.errors import NotFound, Unavailable
+from cellfeed.store.errors import NotFound, Unavailable
 
 
 @app.command()
@@ -68,7 +68,7 @@ def forget(
     Trims do not wait for it any longer, and its name is free for another view, format or topic. The topic and what is in it stay. Stop its exporters first;
     take it out of the configuration first if its cluster is gone for good.
     """
-    from bridge.export.forgetting import forget_export
+    from cellfeed.bridge.export.forgetting import forget_export
 
     by = operator(reason)
     with opened(run_dir, config) as instance:
@@ -89,8 +89,8 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compare every record of the exported topic with its cell, and print a digest of each side, per shard. Exits with 1 where they differ."""
-    from bridge.export.kafka_errors import error_of, words
-    from bridge.export.verify import verify_export
+    from cellfeed.bridge.export.kafka_errors import error_of, words
+    from cellfeed.bridge.export.verify import verify_export
 
     with opened(run_dir, config) as (checked, datastore, _):
         [export] = chosen(checked, name)

@@ -13,13 +13,13 @@ import msgspec
 import typer
 from rich.table import Table
 
-from bridge.indexes.status import VersionStatus, drop_versions, version_status
-from bridge.indexes.worker import IndexWorker
+from cellfeed.bridge.indexes.status import VersionStatus, drop_versions, version_status
+from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, DatastoreOption, Opened, RunDirOption, UrlOption, client_of, opened
 from cellfeed.cli.output import JsonOption, cell_as_json, console, print_json, progress_bar
-from store.errors import InvalidRequest
-from store.indexes.catalog import BUILDING, VersionRecord
-from store.indexes.definition import load_definition
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.catalog import BUILDING, VersionRecord
+from cellfeed.store.indexes.definition import load_definition
 
 app = typer.Typer(no_args_is_help=True, help="Secondary indexes: find rows by the fields of their cells.")
 

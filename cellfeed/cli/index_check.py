@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bridge.indexes.groups import index_positions
-from bridge.indexes.rebuild import rebuild_indexes
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.indexes.rebuild import rebuild_indexes
 from cellfeed.cli.index import NameArgument, app
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from store.errors import NotFound
-from store.indexes.catalog import IndexRecord, VersionRecord
-from store.indexes.check import CheckReport, IndexCheck
+from cellfeed.store.errors import NotFound
+from cellfeed.store.indexes.catalog import IndexRecord, VersionRecord
+from cellfeed.store.indexes.check import CheckReport, IndexCheck
 
 VersionOption = Annotated[int | None, typer.Option("--version", help="This version; the one that answers queries when left out.")]
 WaitOption = Annotated[float, typer.Option("--wait-s", min=0, help="How long to wait for the index to come to the ends of the logs, in seconds.")]

@@ -9,14 +9,14 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
 from cellfeed.assembly import storage
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.config.model import Config, load_config
 from cellfeed.run_dir import RunDir
-from store.datastore import Datastore
-from store.errors import NotFound
-from store.http.client import Client
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import NotFound
+from cellfeed.store.http.client import Client
 
 DEFAULT_RUN_DIR = Path("run")
 

@@ -20,7 +20,7 @@ from cellfeed.config.model import load_config
 from cellfeed.instance.supervisor import START_TIMEOUT_S, start_again, start_all, stop_all, stop_instance, supervise
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import end_at_signals, raise_if_asked
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML configuration; the built-in embedded one when left out.")]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from cellfeed import __version__
-from store.errors import CellfeedError
+from cellfeed.store.errors import CellfeedError
 
 _VERBS: Final = {
     "up": "lifecycle",

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.groups.slot_claims import why_stopped
-from bridge.groups.history import Deed, entry, operator
-from bridge.triggers.offsets.kept_offsets import acceptance, last_known, lost_offsets
-from bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
-from bridge.triggers.operate.reset import Reset
+from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.bridge.groups.history import Deed, entry, operator
+from cellfeed.bridge.triggers.offsets.kept_offsets import acceptance, last_known, lost_offsets
+from cellfeed.bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
+from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from store.errors import Refused
+from cellfeed.store.errors import Refused
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of a trigger or consumer group: show them; set where it goes on.")
 

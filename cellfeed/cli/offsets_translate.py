@@ -12,7 +12,7 @@ from cellfeed.cli.export import chosen
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.offsets import app
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 
 @app.command()
@@ -25,8 +25,8 @@ def translate(
     as_json: JsonOption = False,
 ) -> None:
     """Set a consumer group's offsets on one side to where it is on the other: the next cell that it gets there is the next one here."""
-    from bridge.export.kafka_errors import error_of, words
-    from bridge.export.translate import to_gateway, to_kafka
+    from cellfeed.bridge.export.kafka_errors import error_of, words
+    from cellfeed.bridge.export.translate import to_gateway, to_kafka
 
     with opened(run_dir, config) as (checked, datastore, coordinator):
         [declared] = chosen(checked, export)

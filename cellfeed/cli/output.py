@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from store.cells.cell import Cell
-from store.errors import CellfeedError
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.errors import CellfeedError
 
 PIPE_COLUMNS: Final = 1000
 """Columns of tables that go to a file or another program: enough to cut off nothing, where a terminal's width means nothing."""

@@ -13,16 +13,16 @@ import msgspec
 import typer
 from rich.table import Table
 
-from bridge.groups.history import Deed, entry, operator
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.assembly.processes import open_datastore
+from cellfeed.bridge.groups.history import Deed, entry, operator
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.cli.parked_export import ExportFormat, write_parked
 from cellfeed.config.model import load_config
 from cellfeed.run_dir import RunDir
-from store.cells.cell import moment
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.cells.cell import moment
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Cells that a trigger could not run: list, show, retry, skip, export; resume a stopped trigger.")
 

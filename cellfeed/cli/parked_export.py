@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, TextIO
 
-from bridge.triggers.parked.cells import ParkedCell
-from store.api import CellStore
-from store.cells.cell import Cell, moment
+from cellfeed.bridge.triggers.parked.cells import ParkedCell
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import Cell, moment
 
 _READ_CELLS: Final = 500
 """Parked cells whose bodies are read, and held, at a time: bodies have up to a mebibyte each."""

@@ -12,26 +12,26 @@ from uuid import UUID
 
 import typer
 
-from bridge.backups.kept_state import restored, trigger_groups
-from bridge.backups.readers import export_readers, group_readers, set_back
-from bridge.coordination.open import open_offsets_elsewhere
-from bridge.groups.history import operator
 from cellfeed.assembly import storage
+from cellfeed.bridge.backups.kept_state import restored, trigger_groups
+from cellfeed.bridge.backups.readers import export_readers, group_readers, set_back
+from cellfeed.bridge.coordination.open import open_offsets_elsewhere
+from cellfeed.bridge.groups.history import operator
 from cellfeed.cli.backup import BackupOption, FolderArgument
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.config.model import Config, load_config
+from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
-from consumers.warehouse.table import WarehouseTable
-from store.backups.check import check_files, dictionaries_known, read_state
-from store.backups.erasures import to_erase, told_of
-from store.backups.folder import BackupFolder
-from store.backups.manifest import Manifest, Reader
-from store.backups.register import Register
-from store.backups.restore import IDS_LEFT_OUT, Plan, backup_readers, plan, readers_ahead, refuse_readers_ahead
-from store.backups.restore import restore as restore_backup
-from store.cells.sharding import check_shard
-from store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.backups.check import check_files, dictionaries_known, read_state
+from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.manifest import Manifest, Reader
+from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.restore import IDS_LEFT_OUT, Plan, backup_readers, plan, readers_ahead, refuse_readers_ahead
+from cellfeed.store.backups.restore import restore as restore_backup
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound, ProtectData
+from cellfeed.store.limits import ADDED_ID_MAX
 
 
 class ReadersAhead(StrEnum):

@@ -11,22 +11,22 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.control import when
-from bridge.typed.body_encoder import BodyEncoder, decoded
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.declaration import ColumnSchema, Compatibility
-from bridge.typed.mismatch import Misfit
-from bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
-from bridge.typed.schema_files import load_schema
-from bridge.typed.typed_column import TypedColumns
-from bridge.typed.versions import Settings, StoredColumn, check_version, stored_columns, version_of
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.control import when
+from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
+from cellfeed.bridge.typed.mismatch import Misfit
+from cellfeed.bridge.typed.rejected_cells import TriedAgain, UnfitCell, try_again, unfit_cells
+from cellfeed.bridge.typed.schema_files import load_schema
+from cellfeed.bridge.typed.typed_column import TypedColumns
+from cellfeed.bridge.typed.versions import Settings, StoredColumn, check_version, stored_columns, version_of
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
-from store.cells.body_codec import decode_body, is_erased
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.store.cells.body_codec import decode_body, is_erased
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 
 app = typer.Typer(no_args_is_help=True, help="Avro schemas of columns: list their versions, check a new one, see which cells fit none.")
 

@@ -12,8 +12,8 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, c
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
-from store.clusters.operating.scrub import ScrubbedServer, scrub_cluster
-from store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.clusters.operating.scrub import ScrubbedServer, scrub_cluster
+from cellfeed.store.engines.sqlite.scrub import scrub_files
 
 
 def scrub(config: ConfigOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:

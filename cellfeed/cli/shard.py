@@ -14,16 +14,16 @@ from cellfeed.assembly import storage
 from cellfeed.cli.cluster import ConfigOption, checked_config
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from store.cells.sharding import check_shard
-from store.clusters.model.shard_map import told_ranges
-from store.clusters.model.shard_notes import Clusters
-from store.clusters.moves import mover
-from store.clusters.moves.rebalance import plan_moves
-from store.clusters.moves.shard_diff import diff_shard
-from store.clusters.moves.underway import owners as owners_of
-from store.clusters.moves.underway import underway
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import InvalidRequest
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.clusters.model.shard_map import told_ranges
+from cellfeed.store.clusters.model.shard_notes import Clusters
+from cellfeed.store.clusters.moves import mover
+from cellfeed.store.clusters.moves.rebalance import plan_moves
+from cellfeed.store.clusters.moves.shard_diff import diff_shard
+from cellfeed.store.clusters.moves.underway import owners as owners_of
+from cellfeed.store.clusters.moves.underway import underway
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import InvalidRequest
 
 app = typer.Typer(no_args_is_help=True, help="See where shards are, and move them between clusters while everything runs.")
 

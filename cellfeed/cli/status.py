@@ -12,28 +12,28 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.coordination.contract import Coordinator, Offsets
-from bridge.coordination.open import open_coordinator
-from bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
-from bridge.gateway.groups.spread import SLOTS
-from bridge.gateway.nodes import all_nodes
-from bridge.triggers.offsets.kept_offsets import choices, lost_offsets
-from bridge.triggers.operate.lag import GroupLag as TriggerLag
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import load_program
 from cellfeed.assembly.processes import open_datastore, trigger_settings
 from cellfeed.assembly.storage import clusters_status
+from cellfeed.bridge.coordination.contract import Coordinator, Offsets
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway, why_stopped
+from cellfeed.bridge.gateway.groups.spread import SLOTS
+from cellfeed.bridge.gateway.nodes import all_nodes
+from cellfeed.bridge.triggers.offsets.kept_offsets import choices, lost_offsets
+from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import load_program
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, cluster_line, console, print_json
 from cellfeed.cli.triggers import lag_cells, summary
 from cellfeed.config.model import Config, load_config, process_names
 from cellfeed.run_dir import RunDir
-from store.cells.cell import moment
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.erasures import UnendedErasure
-from store.errors import CellfeedError, NotFound, Unavailable
+from cellfeed.store.cells.cell import moment
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.erasures import UnendedErasure
+from cellfeed.store.errors import CellfeedError, NotFound, Unavailable
 
 _SHARDS_PRINTED_MAX: Final = 64
 """Shards that are printed one by one; a datastore may have thousands."""

@@ -9,15 +9,15 @@ import msgspec
 import typer
 from rich.table import Table
 
-from bridge.groups import control
-from bridge.groups.control import Control, when
-from bridge.groups.history import Deed, history, operator
-from bridge.triggers.operate.locations import FORMS, wanted_locations
-from bridge.triggers.operate.reset import WAIT_S, Reset
+from cellfeed.bridge.groups import control
+from cellfeed.bridge.groups.control import Control, when
+from cellfeed.bridge.groups.history import Deed, history, operator
+from cellfeed.bridge.triggers.operate.locations import FORMS, wanted_locations
+from cellfeed.bridge.triggers.operate.reset import WAIT_S, Reset
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.triggers import GroupArgument, app
-from store.errors import NotFound
+from cellfeed.store.errors import NotFound
 
 PAUSE_WAIT_S: Final = 10.0
 """How long ``pause`` looks whether the cells under way have ended. It is in force all the same."""
@@ -133,7 +133,7 @@ def places(deed: Deed, shards_max: int | None) -> str:
 
 def _must_exist(group: str, instance: Opened) -> None:
     """A name with a slip in it must not be paused, or get offsets, in silence."""
-    from bridge.triggers.operate.lag import LagReader
+    from cellfeed.bridge.triggers.operate.lag import LagReader
 
     known = {*LagReader(instance.datastore, instance.coordinator).groups(), *instance.coordinator.groups()}
     if group not in known:

@@ -12,13 +12,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.groups.control import when
-from bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
+from cellfeed.bridge.groups.control import when
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader, ShardLag
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.run_dir import RunDir
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Triggers: run workers, see how far each is and why, pause, resume, reset, and what was done by hand.")
 

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bridge.groups.history import operator
-from bridge.trimming.trim import ShardPlan, TrimDeed, Trimming, deed_line, trim_history
+from cellfeed.bridge.groups.history import operator
+from cellfeed.bridge.trimming.trim import ShardPlan, TrimDeed, Trimming, deed_line, trim_history
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, Opened, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from store.cells.sharding import check_shard
-from store.errors import InvalidRequest
+from cellfeed.store.cells.sharding import check_shard
+from cellfeed.store.errors import InvalidRequest
 
 _AGE: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

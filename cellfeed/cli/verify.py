@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, DatastoreOption, RunDirOption, UrlOption, client_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json
-from store.cells.log_gaps import named
+from cellfeed.store.cells.log_gaps import named
 
 if TYPE_CHECKING:
     from cellfeed.verify import Place, ShardVerdict, VerifyReport

@@ -11,9 +11,9 @@ from rich.table import Table
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.config.model import load_config
+from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import RunDir
-from consumers.warehouse.table import WarehouseTable
-from store.errors import NotFound
+from cellfeed.store.errors import NotFound
 
 app = typer.Typer(no_args_is_help=True, help="The warehouse table: SQL over it, and how far it has come.")
 

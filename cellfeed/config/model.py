@@ -15,18 +15,18 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
-from bridge.coordination.open import IN_STORE, check_coordination
-from bridge.events.compression import CompressionName
-from bridge.events.named_formats import FormatName
-from bridge.export.declaration import Export
-from bridge.gateway.limits import BLOCKS_BYTES_MAX
-from bridge.gateway.security.listeners import Listener, check_listener
-from bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
-from bridge.typed.declaration import ColumnSchema, check_schemas
-from store.arguments import check_datastore_name
-from store.engines.mysql.connections import parse_mysql_url
-from store.errors import InvalidRequest, ProtectData
-from store.limits import SHARDS_MAX
+from cellfeed.bridge.coordination.open import IN_STORE, check_coordination
+from cellfeed.bridge.events.compression import CompressionName
+from cellfeed.bridge.events.named_formats import FormatName
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.gateway.limits import BLOCKS_BYTES_MAX
+from cellfeed.bridge.gateway.security.listeners import Listener, check_listener
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
+from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
+from cellfeed.store.arguments import check_datastore_name
+from cellfeed.store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.limits import SHARDS_MAX
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 ListenPort = Annotated[int, Meta(ge=1, le=65_535)]

@@ -15,15 +15,15 @@ from rich.text import Text
 from cellfeed.cli.instance import gateway_address, worker_urls
 from cellfeed.cli.output import progress_bar
 from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.demo.proof import Line, Seen, dollars, proof
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
 from cellfeed.run_dir import RunDir
 from cellfeed.signals import raise_if_asked
+from cellfeed.store.errors import NotFound, Unavailable
+from cellfeed.store.http.client import Client
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
-from consumers.billing.card_provider import SandboxCardProvider
-from consumers.warehouse.table import WarehouseTable
-from store.errors import NotFound, Unavailable
-from store.http.client import Client
 
 STEP_TIMEOUT_S: Final = 300.0
 """How long billing or the warehouse may take; on two cores they need a few seconds."""
@@ -41,7 +41,7 @@ def demo_config(run_dir: RunDir) -> Config:
         workers=[WorkerConfig(port=0)],
         gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0.2)],
         triggers=[
-            TriggersConfig(app="consumers.billing.app:program", name="billing", settings={"billing_dir": str(run_dir.inside("billing"))}),
+            TriggersConfig(app="cellfeed.consumers.billing.app:program", name="billing", settings={"billing_dir": str(run_dir.inside("billing"))}),
         ],
         warehouses=[WarehouseConfig(flush_age_s=1.0)],
     )

@@ -24,7 +24,7 @@ from cellfeed.run_dir import STOP_TIMEOUT_S, ProcessEntry, Ready, RunDir
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
 from cellfeed.signals import raise_if_asked, uninterrupted
-from store.errors import InvalidRequest, NotFound, Unavailable
+from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _log = logging.getLogger("cellfeed.instance.supervisor")
 START_TIMEOUT_S: Final = 60.0

@@ -29,7 +29,7 @@ from cellfeed.config.model import TriggersConfig
 from cellfeed.instance.supervisor import START_TIMEOUT_S, Restarts, Say
 from cellfeed.instance.trigger_process import Specification
 from cellfeed.run_dir import STOP_TIMEOUT_S
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 _LOOK_INTERVAL_S: Final = 0.1
 _WOULD_END_AGAIN: Final = (2, 3)

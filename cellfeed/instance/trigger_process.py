@@ -20,8 +20,8 @@ import msgspec
 from cellfeed.assembly.processes import run_triggers
 from cellfeed.config.model import TriggersConfig, load_config
 from cellfeed.run_dir import RunDir
-from store.background import SupervisedThread
-from store.errors import CellfeedError
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.errors import CellfeedError
 
 
 class Specification(msgspec.Struct, frozen=True):

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from cellfeed.loading.records import FileFormat, Record, check_field_types, format_of, read_records
 from cellfeed.loading.row_keys import row_key_from
-from store.api import CellStore, CellToPut
-from store.cells.cell import Outcome, check_new_column, check_ref_key
-from store.errors import CellfeedError, InvalidRefKey, InvalidRequest, InvalidRowKey
+from cellfeed.store.api import CellStore, CellToPut
+from cellfeed.store.cells.cell import Outcome, check_new_column, check_ref_key
+from cellfeed.store.errors import CellfeedError, InvalidRefKey, InvalidRequest, InvalidRowKey
 
 LOAD_BATCH_CELLS: Final = 1_000
 """Cells put in one call: enough to spread the cost of a commit, small enough for a lively progress bar."""

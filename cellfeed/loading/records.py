@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
-from store.cells.canonical_json import canonical_from_json, parse
-from store.errors import CellfeedError, InvalidBody, InvalidRequest, NotFound
-from store.limits import BODY_BYTES_MAX
+from cellfeed.store.cells.canonical_json import canonical_from_json, parse
+from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest, NotFound
+from cellfeed.store.limits import BODY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
 """One NDJSON line, bytes: what the largest body may take with all its characters escaped."""

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 
-from store.errors import InvalidRowKey
+from cellfeed.store.errors import InvalidRowKey
 
 ROW_KEY_NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:cellfeed:row-key")
 """``f0d9efc5-7322-56b1-b18b-69873e69429d``."""

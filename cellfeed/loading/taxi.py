@@ -24,8 +24,8 @@ from uuid import UUID
 from cellfeed.loading.load import LineCell, LoadReport, OnProgress, put_cells_of_lines
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.row_keys import row_key_from
-from store.api import CellStore, CellToPut
-from store.errors import CellfeedError, InvalidRequest
+from cellfeed.store.api import CellStore, CellToPut
+from cellfeed.store.errors import CellfeedError, InvalidRequest
 
 BASE: Final = "BASE"
 NOTES: Final = "NOTES"

@@ -11,8 +11,8 @@ from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer
 from cellfeed.servers.mariadb import Account, MariaDbServer
 from cellfeed.servers.zookeeper import ZooKeeperServer
-from store.engines.mysql.connections import parse_mysql_url
-from store.errors import NotFound
+from cellfeed.store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.errors import NotFound
 
 SERVER_KINDS: Final = frozenset({"mariadb", "zookeeper", "kafka"})
 SHIPPED_SETTINGS: Final = Path(__file__).parents[1] / "data"

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, jars_directory
 from cellfeed.servers.life import LOOPBACK, PROBE_TIMEOUT_S, program, run_to_end
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 _HEAP: Final = "-Xmx512m"
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)

@@ -23,7 +23,7 @@ import psutil
 
 from cellfeed.run_dir import ProcessEntry, RunDir
 from cellfeed.signals import raise_if_asked, uninterrupted
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 START_TIMEOUT_S: Final = 60.0
 """How long a server may take until it answers; MariaDB needs 0.3 s, Kafka 7 s, recovery after a kill some more."""

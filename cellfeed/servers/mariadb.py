@@ -20,7 +20,7 @@ import pymysql
 from pymysql.converters import escape_string
 
 from cellfeed.servers.life import LOOPBACK, PROBE_TIMEOUT_S, program, run_to_end
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 PACKAGE: Final = "mariadb-server"
 SERVICE_USER: Final = "mysql"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.servers.life import LOOPBACK, PROBE_TIMEOUT_S, program
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 PACKAGE: Final = "zookeeper"
 JARS: Final = (Path("/usr/share/java/zookeeper.jar"), Path("/usr/share/java/slf4j-simple.jar"))

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session, TopicPartition
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session, TopicPartition
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import StaleWriter
 from cellfeed.testing.gate import Gate
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
-from store.engines.contract.engine import StateTable
-from store.errors import StaleWriter
 
 
 class Told(Protocol):

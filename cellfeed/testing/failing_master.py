@@ -2,7 +2,7 @@
 
 Such a cell is above the watermark, so no reader of the log is shown it; nor does the master show it to anybody by its key before a minion has it. Its put is
 never acknowledged: it comes to ``unknown``. With the master it is gone: the minion that is promoted gives its id to the next cell, under a higher leader
-epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of :mod:`store.clusters.serving.cluster`).
+epoch. Every cell that was acknowledged is kept (E5, E7, and the watermark of :mod:`cellfeed.store.clusters.serving.cluster`).
 
 Cells of a put that are to be lost are never written to the engine below: they are on the master's disk only, which is what this class stands for.
 """
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.cells.sharding import shard_of
-from store.engines.contract.dictionaries import DictionaryStore
-from store.engines.contract.engine import Engine, StateTable
-from store.engines.contract.indexes import IndexStore
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
-from store.errors import OutcomeUnknown, StorageUnavailable
-from store.histories import History
-from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.dictionaries import DictionaryStore
+from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.histories import History
+from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class LostCell:
 
 
 class FailingMaster:
-    """:class:`store.engines.contract.engine.Engine` over another one, which is what the minion has."""
+    """:class:`cellfeed.store.engines.contract.engine.Engine` over another one, which is what the minion has."""
 
     def __init__(self, minion: Engine) -> None:
         self._minion = minion

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
+from cellfeed.store.cells.cell import Cell
 from cellfeed.testing.failing_master import FailingMaster, LostCell
 from cellfeed.testing.gate import Gate, WorkerKilled, gate_here
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells.cell import Cell
 
 Which = UUID | str | Callable[[Cell], bool]
 """A row key, as UUID or text, or a function of the cell."""

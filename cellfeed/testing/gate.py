@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from store.cells.cell import NewCell, PutResult, StoredCell, Triple
-from store.engines.contract.dictionaries import DictionaryStore
-from store.engines.contract.engine import Engine, StateTable
-from store.engines.contract.indexes import IndexStore
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
-from store.errors import Unavailable
-from store.histories import History
-from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.engines.contract.dictionaries import DictionaryStore
+from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.histories import History
+from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 
 class WorkerKilled(BaseException):
@@ -81,7 +81,7 @@ def gate_here() -> Gate | None:
 
 
 class GatedEngine:
-    """:class:`store.engines.contract.engine.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
+    """:class:`cellfeed.store.engines.contract.engine.Engine` as one worker sees it. Closing it leaves the engine open, which is everybody's.
 
     ``shows_cells`` says whether the log is shown yet: until then a scan finds nothing, as if it were at its end.
     """

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from cellfeed.store.cells.cell import Cell
 from cellfeed.testing.gate import WorkerKilled
-from store.cells.cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

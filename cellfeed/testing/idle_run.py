@@ -11,18 +11,18 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from bridge.coordination.contract import Claim, Coordinator
-from bridge.triggers.offsets.kept_offsets import Footholds, last_known
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import Trigger
+from cellfeed.bridge.coordination.contract import Claim, Coordinator
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import Unavailable
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.faults import Fault, PausedWorker, Stall
 from cellfeed.testing.gate import Gate, WorkerKilled
 from cellfeed.testing.history import History, RunOutcome
 from cellfeed.testing.worker import Watch, Worker
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.errors import Unavailable
 
 LEASE_S: Final = 2.0
 """Lease of the workers, in seconds: none runs out on a busy machine, and shards are divided anew in a quarter of it."""

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.store.cells.body_codec import cell_from_stored
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.failing_master import FailingMaster
 from cellfeed.testing.faults import CellFault, Failover, Fault, Kill, PausedWorker, Poison, Stall, Which, ZooKeeperAway
@@ -21,10 +25,6 @@ from cellfeed.testing.gate import Gate
 from cellfeed.testing.history import History, Run
 from cellfeed.testing.idle_run import IdleRun
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells.body_codec import cell_from_stored
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 
 SHARDS: Final = 4
 """Shards of a kit's store, unless it is told otherwise: few, so that a handful of cells share one."""

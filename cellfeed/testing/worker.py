@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from bridge.coordination.contract import Coordinator
-from bridge.triggers.program import Trigger
-from bridge.triggers.retry import Retry, RetryPolicy
-from bridge.triggers.worker import run_trigger_worker
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.retry import Retry, RetryPolicy
+from cellfeed.bridge.triggers.worker import run_trigger_worker
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.testing.gate import Gate, GatedEngine, WorkerKilled
-from store.api import CellStore
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
 
 WAIT_MAX_S: Final = 0.01
 """Longest pause between two tries of a cell: as many tries as the trigger's policy says, without its waits."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
-from store.errors import Unavailable
-from store.failpoints import marked
+from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.failpoints import marked
 
 _ANY_VERSION: Final = -1
 

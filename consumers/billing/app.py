@@ -5,7 +5,7 @@
     run again after STATUS                 STATUS is there: nothing to do
     two workers at once                    one charge (one key), one STATUS (the same triple with the same body)
 
-So a charge exists exactly once per trip although the trigger runs at least once (I16). The key follows from the cell (:mod:`consumers.billing.charge_keys`).
+So a charge exists exactly once per trip although the trigger runs at least once (I16). The key follows from the cell (:mod:`cellfeed.consumers.billing.charge_keys`).
 Money is integer cents from the cell, never a float.
 """
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.triggers.program import RetryPolicy, Trigger, trigger
-from consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
-from consumers.billing.charge_keys import GROUP, ChargeKeys
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import InvalidRequest
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
+from cellfeed.consumers.billing.card_provider import CardProvider, Charge, SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("billing.before_charge", "billing.after_charge", "billing.after_status")
 

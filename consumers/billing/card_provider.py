@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.files import SqliteFile
 
 DECLINED_FIRST_PERCENT: Final = 5
 """Share of cards, in percent, that the sandbox declines the first time."""

@@ -21,10 +21,10 @@ from typing import Final
 
 import msgspec
 
-from bridge.groups.start import origin_of_start
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.groups.start import origin_of_start
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("charge_keys.before_begin")
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from consumers.warehouse.durable_files import fsync_directory, make_directory
-from consumers.warehouse.layout import (
+from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
+from cellfeed.consumers.warehouse.layout import (
     COMMITS,
     STAGING,
     START,
@@ -29,9 +29,9 @@ from consumers.warehouse.layout import (
     encode_commit,
     shard_folder,
 )
-from consumers.warehouse.staging import put_if_absent, try_lock_abandoned
-from store.errors import DataDamaged
-from store.failpoints import declare, failpoint
+from cellfeed.consumers.warehouse.staging import put_if_absent, try_lock_abandoned
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.failpoints import declare, failpoint
 
 declare(
     "warehouse.commit.before_link",

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX
 
 FORMAT: Final = 1
 TABLE_FILE: Final = "_table.json"

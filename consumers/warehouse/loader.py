@@ -5,7 +5,7 @@ the group has committed; the group's offset is committed only after the table's 
 where this process dies: between table commit and offset commit the group's offset is behind, and nobody reads it.
 
 Before each commit the loader asks the cluster who it is: rows of another log than the table's are given up, and the loader ends
-(:mod:`consumers.warehouse.source`).
+(:mod:`cellfeed.consumers.warehouse.source`).
 
 A record that cannot be loaded stops its partition, says so, and leaves the others going: nothing is ever skipped.
 """
@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from bridge.events.messages import header_values
-from consumers.warehouse.cell_rows import WarehouseRow
-from consumers.warehouse.shard_loader import ShardLoader, decoded_row
-from consumers.warehouse.source import TableSource
-from consumers.warehouse.table import WarehouseTable, make_table
-from store.errors import DataDamaged, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader, decoded_row
+from cellfeed.consumers.warehouse.source import TableSource
+from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
+from cellfeed.store.errors import DataDamaged, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 _log = logging.getLogger(__name__)
 

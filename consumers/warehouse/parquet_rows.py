@@ -8,8 +8,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumers.warehouse.cell_rows import WarehouseRow
-from store.cells.sharding import row_key_text
+from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
+from cellfeed.store.cells.sharding import row_key_text
 
 SCHEMA: Final = pa.schema(
     [

@@ -1,7 +1,7 @@
 """One shard on its way into the table: records in, commits out. Knows nothing of consumers and groups.
 
 Exactly once, in short: the position is read from the table's own chain; only records at or behind it are taken; a file holds everything from the
-position to the last record taken; and the commit that moves the position is the commit of the file (:mod:`consumers.warehouse.chain`).
+position to the last record taken; and the commit that moves the position is the commit of the file (:mod:`cellfeed.consumers.warehouse.chain`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bridge.events.envelope import decode_record
-from consumers.warehouse.cell_rows import RowBuffer, WarehouseRow
-from consumers.warehouse.chain import ShardChain, recover_shard
-from consumers.warehouse.layout import CommitRecord, Position, data_file_name
-from consumers.warehouse.staging import finish_data_file, stage_data_file
-from store.errors import DataDamaged
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.events.envelope import decode_record
+from cellfeed.consumers.warehouse.cell_rows import RowBuffer, WarehouseRow
+from cellfeed.consumers.warehouse.chain import ShardChain, recover_shard
+from cellfeed.consumers.warehouse.layout import CommitRecord, Position, data_file_name
+from cellfeed.consumers.warehouse.staging import finish_data_file, stage_data_file
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("warehouse.staging.created")
 
@@ -83,7 +83,7 @@ class ShardLoader:
         rows = self._buffer.rows
         start, end = self._chain.position, self._next
         name = data_file_name(self.shard, rows[0].added_id, rows[-1].added_id)
-        from consumers.warehouse import parquet_rows  # brings a large library, for those who write files only
+        from cellfeed.consumers.warehouse import parquet_rows  # brings a large library, for those who write files only
 
         with stage_data_file(self._directory, self.shard) as staged:
             failpoint("warehouse.staging.created")

@@ -2,7 +2,7 @@
 
     _sources/<cluster id>.json      {"cluster_id": …}
 
-A gateway's cluster id follows from the history of its datastore (:mod:`store.histories`): another
+A gateway's cluster id follows from the history of its datastore (:mod:`cellfeed.store.histories`): another
 store has another one, and so has a store that was restored. A table takes rows of a cluster that it
 knows. One that it does not know is **compared first**: the last row of every shard against the
 record that lies at its offset now. They are the same cell in a store that was restored from a
@@ -25,11 +25,11 @@ from typing import Final
 
 import msgspec
 
-from consumers.warehouse.cell_rows import WarehouseRow
-from consumers.warehouse.durable_files import fsync_directory, make_directory
-from consumers.warehouse.layout import SOURCES, STAGING
-from consumers.warehouse.staging import put_if_absent
-from store.errors import ProtectData, Unavailable
+from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
+from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
+from cellfeed.consumers.warehouse.layout import SOURCES, STAGING
+from cellfeed.consumers.warehouse.staging import put_if_absent
+from cellfeed.store.errors import ProtectData, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from consumers.warehouse.durable_files import fsync_directory, link_if_absent
-from consumers.warehouse.layout import STAGED_SUFFIX, STAGING
-from store.failpoints import declare, failpoint
+from cellfeed.consumers.warehouse.durable_files import fsync_directory, link_if_absent
+from cellfeed.consumers.warehouse.layout import STAGED_SUFFIX, STAGING
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("warehouse.staging.written", "warehouse.staging.durable")
 

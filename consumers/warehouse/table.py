@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumers.warehouse.cell_rows import WarehouseRow
-from consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
-from consumers.warehouse.durable_files import fsync_directory, make_directory
-from consumers.warehouse.layout import (
+from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
+from cellfeed.consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
+from cellfeed.consumers.warehouse.durable_files import fsync_directory, make_directory
+from cellfeed.consumers.warehouse.layout import (
     FORMAT,
     STAGING,
     TABLE_FILE,
@@ -21,10 +21,10 @@ from consumers.warehouse.layout import (
     encode_table_record,
     shards_with_commits,
 )
-from consumers.warehouse.staging import put_if_absent, sha256_of
-from store.cells.cell import ERASED_COLUMN
-from store.cells.digest import ShardDigest
-from store.errors import DataDamaged, NotFound, ProtectData
+from cellfeed.consumers.warehouse.staging import put_if_absent, sha256_of
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -164,7 +164,7 @@ class WarehouseTable:
         return chain
 
     def _rows_of(self, commit: CommitRecord) -> list[WarehouseRow]:
-        from consumers.warehouse import parquet_rows  # brings a large library, for those who read files only
+        from cellfeed.consumers.warehouse import parquet_rows  # brings a large library, for those who read files only
 
         path = place_data_file(self.directory, commit)
         rows = parquet_rows.read_rows(str(path))

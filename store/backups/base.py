@@ -1,7 +1,7 @@
 """Whether a store is the one that a backup was taken of, so that an increment on that backup holds
 what comes behind it.
 
-A manifest names its history (:mod:`store.histories`), and so does the store: two different ones are
+A manifest names its history (:mod:`cellfeed.store.histories`), and so does the store: two different ones are
 refused. Older manifests name none, and files of a store may be put back from a copy. So the cells
 must agree as well.
 
@@ -23,14 +23,14 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
-from store.backups.check import dictionaries_known, read_segment
-from store.backups.folder import Backup
-from store.backups.manifest import BackedLog
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head
-from store.errors import ProtectData, Trimmed
-from store.histories import refuse_other_history
+from cellfeed.store.backups.check import dictionaries_known, read_segment
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.manifest import BackedLog
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import ProtectData, Trimmed
+from cellfeed.store.histories import refuse_other_history
 
 _CELL: Final = struct.Struct(">Q16sqQ")
 

@@ -7,7 +7,7 @@ Numbers are big-endian. A block that is cut short, or that says another checksum
 where it should is what the manifest knows: its length and its SHA-256.
 
 In a file of cells a payload is: shard (4), number of cells (4), and the cells, each as added_id (8), row key (16), ref key (8, signed), created_at in
-microseconds (8), length of the column name (2), length of the body (4), the name, the body **as it is stored** (:mod:`store.cells.body_codec`). Bodies are neither
+microseconds (8), length of the column name (2), length of the body (4), the name, the body **as it is stored** (:mod:`cellfeed.store.cells.body_codec`). Bodies are neither
 decoded nor compressed anew: what comes back is, byte for byte, what was there.
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Final
 from zlib import crc32
 
-from store.cells.cell import StoredCell
-from store.errors import DataDamaged
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import DataDamaged
 
 MAGIC: Final = b"cellfeed backup1"
 BLOCK_BYTES: Final = 1 << 20

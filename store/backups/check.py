@@ -14,17 +14,17 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from store.backups.block_file import MAGIC, cells_of, read_blocks
-from store.backups.folder import Backup
-from store.backups.manifest import Segment
-from store.backups.marker import DICTIONARIES, STATE
-from store.cells import known_dictionaries
-from store.cells.body_codec import decode_body
-from store.cells.cell import StoredCell
-from store.cells.dictionary import Dictionary, from_line
-from store.cells.digest import ShardDigest
-from store.cells.log_gaps import GapCheck
-from store.errors import CellfeedError, DataDamaged
+from cellfeed.store.backups.block_file import MAGIC, cells_of, read_blocks
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.manifest import Segment
+from cellfeed.store.backups.marker import DICTIONARIES, STATE
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.dictionary import Dictionary, from_line
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.log_gaps import GapCheck
+from cellfeed.store.errors import CellfeedError, DataDamaged
 
 _READ_BYTES: Final = 1 << 20
 

@@ -5,7 +5,7 @@ there is one that has what is needed.
 
     1. offsets that are kept elsewhere (by the caller), then the state table in one look
     2. the register of erasures gets all that the state and the folder's manifests know
-    3. the heads of all logs: one watermark for each shard, past all that was acknowledged before (:mod:`store.backups.ends`)
+    3. the heads of all logs: one watermark for each shard, past all that was acknowledged before (:mod:`cellfeed.store.backups.ends`)
     4. leader epochs, columns, dictionaries and their turns
     5. every log from its start (or from where the backup below it ended) up to its watermark
     6. dictionaries and their turns once more: what was there before or after is written
@@ -20,9 +20,9 @@ A log whose front is trimmed meanwhile continues at its new start: a restore lea
 were written before it.
 
 **Checked while it is taken.** Each body is decoded and goes into the product's digest, and each id
-is accounted for (:mod:`store.backups.log_writer`). So a backup of bodies that nobody could read, or
+is accounted for (:mod:`cellfeed.store.backups.log_writer`). So a backup of bodies that nobody could read, or
 of a log that lacks cells, fails at once. The files and their names are on disk before the manifest,
-which comes last (:mod:`store.backups.folder` has the crash points).
+which comes last (:mod:`cellfeed.store.backups.folder` has the crash points).
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from typing import Final
 
 import msgspec
 
-from store.backups.base import check_history, check_name, check_same_store
-from store.backups.block_file import block_of
-from store.backups.ends import acknowledged_heads
-from store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
-from store.backups.folder import Backup, BackupFolder, next_sequence
-from store.backups.log_writer import BlockFile, LogWriter, OnProgress, Pace
-from store.backups.manifest import BackedFile, BackedLog, BackedRegister, BackedTurn, Manifest, Reader, Segment, encode_manifest
-from store.backups.marker import DICTIONARIES, MANIFEST, STATE, Marker, remove_files, write_marker
-from store.backups.prune import remove, unfinished
-from store.backups.register import Register
-from store.backups.sealed import FORMATS
-from store.backups.synced import sync_folder, write_synced
-from store.cells.cell import moment
-from store.cells.dictionary import Dictionary, to_line
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head, StateEntry
-from store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.backups.base import check_history, check_name, check_same_store
+from cellfeed.store.backups.block_file import block_of
+from cellfeed.store.backups.ends import acknowledged_heads
+from cellfeed.store.backups.erasures import known_to_logs, known_to_manifests, known_to_state
+from cellfeed.store.backups.folder import Backup, BackupFolder, next_sequence
+from cellfeed.store.backups.log_writer import BlockFile, LogWriter, OnProgress, Pace
+from cellfeed.store.backups.manifest import BackedFile, BackedLog, BackedRegister, BackedTurn, Manifest, Reader, Segment, encode_manifest
+from cellfeed.store.backups.marker import DICTIONARIES, MANIFEST, STATE, Marker, remove_files, write_marker
+from cellfeed.store.backups.prune import remove, unfinished
+from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.sealed import FORMATS
+from cellfeed.store.backups.synced import sync_folder, write_synced
+from cellfeed.store.cells.cell import moment
+from cellfeed.store.cells.dictionary import Dictionary, to_line
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head, StateEntry
+from cellfeed.store.errors import CellfeedError, DictionaryLost, InvalidRequest, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("backup.after_marker", "backup.after_state", "backup.after_heads", "backup.after_log", "backup.before_manifest", "backup.after_manifest")
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head
-from store.errors import StorageUnavailable
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.limits import ADDED_ID_MAX
 
 WAIT_S: Final = 30.0
 """How long the watermark may take to pass what was acknowledged, in seconds: longer than a

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from store.errors import ProtectData
+from cellfeed.store.errors import ProtectData
 
 EPOCHS_LEFT_OUT: Final = 1_000
 """Leader epochs that a restore leaves out at least: more promotions than there can have been between a

@@ -2,9 +2,9 @@
 that they were erased after what the backup has of them.
 
 Four places know of an erasure. The state table has an entry for each that was done, for ever, and a
-note for each that is not done yet (:mod:`store.erasures`). A log tells of one by a cell (column
+note for each that is not done yet (:mod:`cellfeed.store.erasures`). A log tells of one by a cell (column
 ``ERASED_COLUMN``) until that is trimmed. A manifest names those cells. The register
-(:mod:`store.backups.register`) has all of them.
+(:mod:`cellfeed.store.backups.register`) has all of them.
 
 What a backup already knows is not erased again: its log still has the cell, or its state has the
 entry. In the second case the cell was trimmed, and the row may have been put since; only an erasure
@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
-from store.backups.check import read_segment
-from store.backups.folder import Backup
-from store.backups.manifest import BackedErasure
-from store.backups.register import NOT_DONE, Erasure, Register
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.cells.sharding import shard_of
-from store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_of
+from cellfeed.store.backups.check import read_segment
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.manifest import BackedErasure
+from cellfeed.store.backups.register import NOT_DONE, Erasure, Register
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.erasures import DONE, PREFIX, DoneErasure, done_of, unended_of
 
 
 def erasures_of(shard: int, cells: Sequence[StoredCell]) -> list[BackedErasure]:
@@ -71,7 +71,7 @@ def known_to_manifests(backups: Iterable[Backup], datastore: str, shards: int) -
 def to_erase(chain: Sequence[Backup], state: Iterable[tuple[str, bytes]], told: Iterable[Erasure]) -> dict[int, list[bytes]]:
     """By shard the row keys of rows that are to be erased in what is restored of ``chain``, with
     ``state`` as its state. ``told``: the register, and what manifests have beyond it. Needs
-    :func:`~store.backups.check.dictionaries_known` for a chain of format 1. Raises DataDamaged."""
+    :func:`~cellfeed.store.backups.check.dictionaries_known` for a chain of format 1. Raises DataDamaged."""
     newest = chain[-1].manifest
     starts = {log.shard: log.log_start for log in newest.logs}
     in_logs = {bytes.fromhex(each.row_key) for backup in chain for each in _erasures(backup) if each.added_id >= starts[each.shard]}

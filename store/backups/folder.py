@@ -2,13 +2,13 @@
 and which backups one stands on.
 
     DIR/lock                            held by the process that makes or removes backups here
-    DIR/erasures, erasures.copy         see :mod:`store.backups.register`
+    DIR/erasures, erasures.copy         see :mod:`cellfeed.store.backups.register`
     DIR/20260301T120000Z-3f9a/          a backup
-        cellfeed-backup                 written first: see :mod:`store.backups.marker`
-        cells-0000, cells-0001, …       pieces of logs: see :mod:`store.backups.block_file`
+        cellfeed-backup                 written first: see :mod:`cellfeed.store.backups.marker`
+        cells-0000, cells-0001, …       pieces of logs: see :mod:`cellfeed.store.backups.block_file`
         dictionaries                    one exported dictionary a line
         state                           the entries of the state table that belong to a backup
-        manifest.json                   written last: see :mod:`store.backups.manifest`
+        manifest.json                   written last: see :mod:`cellfeed.store.backups.manifest`
 
 Whatever else lies in DIR belongs to somebody else: files, folders of other names, links, and
 folders without a valid marker or manifest. Nothing here reads, follows or removes them. Backups are
@@ -17,7 +17,7 @@ people.
 
 Crash points: a backup is there when its manifest is, which is one rename; everything else was
 synced before. What a killed one has left has a marker and no manifest; it counts for nothing, and
-the next backup of the same datastore removes it (:mod:`store.backups.prune`).
+the next backup of the same datastore removes it (:mod:`cellfeed.store.backups.prune`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
-from store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
-from store.backups.synced import make_folders
-from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, StorageUnavailable
+from cellfeed.store.backups.manifest import Manifest, decode_manifest, digest_of_manifest
+from cellfeed.store.backups.marker import MANIFEST, Marker, is_backup_folder, read_marker
+from cellfeed.store.backups.synced import make_folders
+from cellfeed.store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, StorageUnavailable
 
 LOCK: Final = "lock"
 

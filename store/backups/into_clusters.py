@@ -1,6 +1,6 @@
 """Restores into clusters of MariaDB servers: bare ones, or such as were made and have never had a cell.
 
-A cluster under restore has no role, so no program opens it, and a mark (:mod:`store.backups.into_mysql`) that says which backup it is to become. Steps, and
+A cluster under restore has no role, so no program opens it, and a mark (:mod:`cellfeed.store.backups.into_mysql`) that says which backup it is to become. Steps, and
 what a kill after each leaves:
 
     0. check     every cluster, before anything is changed on one: a restore that is refused leaves all of them as they are
@@ -23,26 +23,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
-from store.backups.folder import Backup
-from store.backups.into_mysql import MySqlRestore
-from store.backups.restore import LogReader, Plan
-from store.cells.cell import ERASED_COLUMN, StoredCell, Triple
-from store.clusters.model.restore_mark import Mark
-from store.clusters.model.roles import Role, newest, read_role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import ShardMap, write_map
-from store.clusters.operating.catch_up import wait_for_minions
-from store.clusters.operating.create import check_servers, mark_of, prepare_cluster
-from store.clusters.operating.promote import cluster_role
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer, has_database
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.migrations import Layout
-from store.engines.mysql.replication import promotion_lock, set_semi_sync
-from store.engines.mysql.state import MySqlState
-from store.errors import ProtectData, Unavailable
-from store.failpoints import declare, failpoint
-from store.histories import History
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.into_mysql import MySqlRestore
+from cellfeed.store.backups.restore import LogReader, Plan
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
+from cellfeed.store.clusters.model.restore_mark import Mark
+from cellfeed.store.clusters.model.roles import Role, newest, read_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
+from cellfeed.store.clusters.operating.catch_up import wait_for_minions
+from cellfeed.store.clusters.operating.create import check_servers, mark_of, prepare_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.engines.mysql.replication import promotion_lock, set_semi_sync
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import ProtectData, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import History
 
 declare("cluster.restore.between_clusters", "cluster.restore.between_roles")
 
@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("cellfeed.restore")
 
 
 class ClusterTarget:
-    """:class:`store.backups.restore.Target`. Use as a context: it holds the locks and closes the servers."""
+    """:class:`cellfeed.store.backups.restore.Target`. Use as a context: it holds the locks and closes the servers."""
 
     def __init__(self, clusters: Sequence[ClusterServers], shard_map: ShardMap) -> None:
         self._clusters = {cluster.name: cluster for cluster in clusters}

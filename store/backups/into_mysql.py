@@ -1,4 +1,4 @@
-"""The statements of a restore on a MySQL master. Which servers, and who may use them afterwards, is :mod:`store.backups.into_clusters`'s.
+"""The statements of a restore on a MySQL master. Which servers, and who may use them afterwards, is :mod:`cellfeed.store.backups.into_clusters`'s.
 
 1. ``begin``      under the counters' locks: nothing was ever written here, or the mark says that this very backup is being restored. The counters get another
                   leader epoch, so a writer that remembers the cluster as it was is refused; the role goes, so nobody else opens it
@@ -17,21 +17,21 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.backups.manifest import BackedTurn
-from store.backups.restore import RestoredLog
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.cells.dictionary import Dictionary
-from store.clusters.model.restore_mark import RESTORE_KEY, Mark
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
-from store.engines.mysql.connections import MySqlServer, commit_script, query
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.errors import commit_failed, error_code
-from store.engines.mysql.guard import ROLE_KEY, Guard
-from store.engines.mysql.migrations import Layout
-from store.errors import ProtectData, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.backups.manifest import BackedTurn
+from cellfeed.store.backups.restore import RestoredLog
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.clusters.model.restore_mark import RESTORE_KEY, Mark
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, parts, row_literal, sql_moment
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.errors import commit_failed, error_code
+from cellfeed.store.engines.mysql.guard import ROLE_KEY, Guard
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.restore.after_begin", "mysql.restore.after_load", "mysql.restore.before_open")
 

@@ -12,21 +12,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from store.backups.folder import Backup
-from store.backups.restore import LogReader, Plan
-from store.backups.synced import sync_folder
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.sqlite.cells import INSERT_CELL, erase_bodies, row_of
-from store.engines.sqlite.dictionaries import SqliteDictionaries
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.files import SqliteFile
-from store.engines.sqlite.instance_lock import exclusive_lock, lock_path
-from store.engines.sqlite.left import staged_restore
-from store.engines.sqlite.open import STATE_FILE, open_cells, open_other
-from store.engines.sqlite.state import SqliteState
-from store.errors import ProtectData
-from store.failpoints import declare, failpoint
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.restore import LogReader, Plan
+from cellfeed.store.backups.synced import sync_folder
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.sqlite.cells import INSERT_CELL, erase_bodies, row_of
+from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
+from cellfeed.store.engines.sqlite.left import staged_restore
+from cellfeed.store.engines.sqlite.open import STATE_FILE, open_cells, open_other
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.restore.before_rename", "sqlite.restore.after_rename")
 
@@ -36,7 +36,7 @@ _STATE_ENTRIES = 1_000
 
 
 class SqliteTarget:
-    """:class:`store.backups.restore.Target`. ``place``: the folder that the datastore is to have. Use as a context: it holds the lock."""
+    """:class:`cellfeed.store.backups.restore.Target`. ``place``: the folder that the datastore is to have. Use as a context: it holds the lock."""
 
     def __init__(self, place: Path, datastore: str, shards: int) -> None:
         self._place = place

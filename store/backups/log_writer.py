@@ -10,18 +10,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from store.backups.base import witness_of
-from store.backups.block_file import BLOCK_BYTES, MAGIC, block_of, cells_payload
-from store.backups.erasures import erasures_of
-from store.backups.manifest import BackedErasure, BackedFile, Segment
-from store.cells.body_codec import decode_body
-from store.cells.cell import StoredCell, Triple
-from store.cells.digest import ShardDigest
-from store.cells.log_gaps import GapCheck
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head, Replica
-from store.errors import CellfeedError, DataDamaged, Trimmed
-from store.limits import SCAN_CELLS_MAX
+from cellfeed.store.backups.base import witness_of
+from cellfeed.store.backups.block_file import BLOCK_BYTES, MAGIC, block_of, cells_payload
+from cellfeed.store.backups.erasures import erasures_of
+from cellfeed.store.backups.manifest import BackedErasure, BackedFile, Segment
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import StoredCell, Triple
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.log_gaps import GapCheck
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.errors import CellfeedError, DataDamaged, Trimmed
+from cellfeed.store.limits import SCAN_CELLS_MAX
 
 CELLS_FILE_BYTES: Final = 256 << 20
 """After so many bytes the next log begins a new file of cells: files that are copied, and checked,

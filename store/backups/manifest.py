@@ -1,6 +1,6 @@
 """What a backup says of itself: ``manifest.json``, written last. A folder without one is no backup, but the rest of one that was not finished.
 
-The file is sealed (:mod:`store.backups.sealed`). It names every other file with its length and SHA-256, so nothing of a
+The file is sealed (:mod:`cellfeed.store.backups.sealed`). It names every other file with its length and SHA-256, so nothing of a
 backup can be lost, cut short or changed unnoticed. ``onto`` names the backup that this one is an increment of: of each shard it holds what has come since.
 """
 
@@ -10,8 +10,8 @@ from hashlib import sha256
 
 import msgspec
 
-from store.backups.sealed import seal, unseal
-from store.histories import NO_HISTORY, History
+from cellfeed.store.backups.sealed import seal, unseal
+from cellfeed.store.histories import NO_HISTORY, History
 
 
 class BackedFile(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class BackedFile(msgspec.Struct, frozen=True):
 
 class Segment(msgspec.Struct, frozen=True):
     """A piece of a shard's log, ids from ``from_id`` up to, not including, ``below_id``: ``cells`` cells in ``bytes`` bytes of ``file`` from ``offset`` on.
-    ``digest``: the product's own (:mod:`store.cells.digest`) over these cells."""
+    ``digest``: the product's own (:mod:`cellfeed.store.cells.digest`) over these cells."""
 
     shard: int
     from_id: int
@@ -38,7 +38,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 class BackedLog(msgspec.Struct, frozen=True):
     """A shard's log as it was: the ends, the time of its last cell, and ``(leader epoch, first added_id)`` of each epoch that begins at or below the watermark.
-    ``witness``: of its last cell (:func:`store.backups.base.witness_of`); empty where nobody knows it."""
+    ``witness``: of its last cell (:func:`cellfeed.store.backups.base.witness_of`); empty where nobody knows it."""
 
     shard: int
     log_start: int
@@ -65,7 +65,7 @@ class BackedErasure(msgspec.Struct, frozen=True):
 
 
 class BackedRegister(msgspec.Struct, frozen=True):
-    """How much of the folder's register of erasures there was (:mod:`store.backups.register`): its first ``bytes`` have this SHA-256 for ever."""
+    """How much of the folder's register of erasures there was (:mod:`cellfeed.store.backups.register`): its first ``bytes`` have this SHA-256 for ever."""
 
     bytes: int
     sha256: str
@@ -89,7 +89,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """See the module. ``owners``: the shard map of a datastore on clusters (cluster name to ranges of shards). ``readers``: offsets that were kept outside of
     the datastore when the backup was begun. ``erasures``: which erasures its cells tell of, for restores of older backups; None in one of an older program.
     ``identity``, ``sequence``: as the marker has them; of format 1 there is none, and it comes before all others. ``register``: None in format 1.
-    ``history``: of which it was taken (:mod:`store.histories`); empty in one of an older program."""
+    ``history``: of which it was taken (:mod:`cellfeed.store.histories`); empty in one of an older program."""
 
     format_version: int
     name: str

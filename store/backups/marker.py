@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from store.backups.sealed import seal, unseal
-from store.backups.synced import sync_folder, write_synced
-from store.errors import CellfeedError
+from cellfeed.store.backups.sealed import seal, unseal
+from cellfeed.store.backups.synced import sync_folder, write_synced
+from cellfeed.store.errors import CellfeedError
 
 MANIFEST: Final = "manifest.json"
 MARKER: Final = "cellfeed-backup"

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.backups.check import check_files
-from store.backups.folder import Backup, BackupFolder, Unreadable, marker_of, standing_on
-from store.backups.marker import Marker, foreign_entries, remove_files
-from store.errors import InvalidRequest, ProtectData, StorageUnavailable
+from cellfeed.store.backups.check import check_files
+from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, marker_of, standing_on
+from cellfeed.store.backups.marker import Marker, foreign_entries, remove_files
+from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
 
 DAY_US: Final = 86_400 * 1_000_000
 

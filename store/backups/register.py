@@ -28,9 +28,9 @@ from zlib import crc32
 
 import msgspec
 
-from store.backups.manifest import BackedRegister
-from store.backups.synced import write_synced
-from store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.backups.manifest import BackedRegister
+from cellfeed.store.backups.synced import write_synced
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 FILES: Final = ("erasures", "erasures.copy")
 _HEAD: Final = b"cellfeed erasures 1\n"

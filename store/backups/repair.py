@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from store.backups.check import check_files, dictionaries_known, read_segment
-from store.backups.folder import Backup, BackupFolder
-from store.backups.manifest import Manifest
-from store.backups.register import Register
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import StoredCell
-from store.cells.sharding import shard_of
-from store.engines.contract.findings import Finding, Findings
-from store.errors import CellfeedError
+from cellfeed.store.backups.check import check_files, dictionaries_known, read_segment
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.manifest import Manifest
+from cellfeed.store.backups.register import Register
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.findings import Finding, Findings
+from cellfeed.store.errors import CellfeedError
 
 IDS_MAX: Final = 100_000
 """Cells that one repair replaces at most in a range: of a node that has lost more a copy is made (`cellfeed cluster rejoin --copy`)."""

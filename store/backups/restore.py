@@ -5,7 +5,7 @@
     nobody is known to have read beyond the backup      at the watermark, as if nothing had happened
     somebody has, or may have (``new_ids``)             far above all of them. The ids between are given to nobody
 
-and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`store.backups.epochs`): those that
+and in either case under a leader epoch that is drawn, at least ``EPOCHS_LEFT_OUT`` above every one that is known of (:mod:`cellfeed.store.backups.epochs`): those that
 a promotion may have raised after the backup was taken, or another restore of it, are not used a second time. The new epoch begins at the watermark, so a
 Kafka client that has read beyond it is told by OffsetForLeaderEpoch where its log was cut off.
 
@@ -14,7 +14,7 @@ with the counters in one transaction: so at every moment the watermark lies at t
 cell to be found behind the ids left out, and a reader goes on from whatever location in a scan or a fetch. Every reader of the whole log is told what is lost,
 in the place where it is lost.
 
-**Rows that were erased since**, as later backups tell (:mod:`store.backups.erasures`), get the cell that tells of it at the end of the log, behind all others.
+**Rows that were erased since**, as later backups tell (:mod:`cellfeed.store.backups.erasures`), get the cell that tells of it at the end of the log, behind all others.
 The step that opens the storage takes their bodies away, as it does where the backup itself tells of an erasure: nobody ever reads them.
 
 **Empty storage only.** Where a cell was ever written, nothing is done. The storage is opened by nobody before all of it is there and was read back: each piece
@@ -34,22 +34,22 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
-from store.backups.epochs import epoch_of_next_history
-from store.backups.folder import Backup
-from store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
-from store.cells import canonical_json
-from store.cells.body_codec import ERASED_BODY, decode_body, encode_body
-from store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
-from store.cells.dictionary import Dictionary
-from store.cells.digest import ShardDigest
-from store.cells.sharding import shards_of
-from store.engines.contract.state_limits import revision_of_next_history
-from store.erasures import done_entry
-from store.errors import DataDamaged, ProtectData
-from store.failpoints import declare, failpoint
-from store.histories import NO_HISTORY, History
-from store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
+from cellfeed.store.backups.check import chain_dictionaries, check_whole, dictionaries_known, read_segment
+from cellfeed.store.backups.epochs import epoch_of_next_history
+from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.manifest import BackedLog, BackedTurn, Reader, Segment
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body, encode_body
+from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.engines.contract.state_limits import revision_of_next_history
+from cellfeed.store.erasures import done_entry
+from cellfeed.store.errors import DataDamaged, ProtectData
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import NO_HISTORY, History
+from cellfeed.store.limits import ADDED_ID_MAX, SCAN_CELLS_MAX
 
 declare("restore.after_begin", "restore.after_load", "restore.after_complete", "restore.before_open")
 
@@ -204,7 +204,7 @@ def plan(
     begun_epoch: int | None = None,
 ) -> Plan:
     """``new_ids``: by shard an id that is higher than all that anybody was shown, where the log must not go on at its end. ``why`` is told in the log.
-    ``erased``: by shard the rows that were erased since (:mod:`store.backups.erasures`). ``begun_epoch``: what the target says of one that goes on. Raises
+    ``erased``: by shard the rows that were erased since (:mod:`cellfeed.store.backups.erasures`). ``begun_epoch``: what the target says of one that goes on. Raises
     ProtectData where Kafka's leader epochs have come to their end."""
     told = chain[-1].manifest
     check_whole(chain)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from store.errors import DataDamaged, ProtectData
+from cellfeed.store.errors import DataDamaged, ProtectData
 
 FORMATS = (1, 2)
 """The formats that this program reads. It writes the last one.

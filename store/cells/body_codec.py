@@ -6,7 +6,7 @@ byte  content                                        why
 1     MessagePack, zlib                              Uber's Schemaless article ("Designing Schemaless", 2016)
 2     canonical JSON, zstd level 3 (default)         no transcoding for the feed; a third of the CPU
 3     four bytes: a dictionary's id; canonical JSON, short bodies of a column have most in common: that is in the
-      zstd level 3 with that dictionary              dictionary (:mod:`store.dictionaries`) and not in each body
+      zstd level 3 with that dictionary              dictionary (:mod:`cellfeed.store.dictionaries`) and not in each body
 4     nothing                                        the body was erased (E20), or never was one: the log's entry of an erasure
 ====  =============================================  =================================================
 
@@ -28,12 +28,12 @@ from uuid import UUID
 import msgpack
 import zstandard
 
-from store.cells import canonical_json
-from store.cells.cell import ERASED_JSON, Cell, NewCell, StoredCell, moment
-from store.cells.dictionary import ID_BYTES
-from store.cells.known_dictionaries import KnownDictionary, forget_all, known_dictionary
-from store.errors import CellfeedError, DataDamaged
-from store.limits import BODY_BYTES_MAX
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.cell import ERASED_JSON, Cell, NewCell, StoredCell, moment
+from cellfeed.store.cells.dictionary import ID_BYTES
+from cellfeed.store.cells.known_dictionaries import KnownDictionary, forget_all, known_dictionary
+from cellfeed.store.errors import CellfeedError, DataDamaged
+from cellfeed.store.limits import BODY_BYTES_MAX
 
 CODEC_MSGPACK_ZLIB: Final = 1
 CODEC_JSON_ZSTD: Final = 2

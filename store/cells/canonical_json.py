@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from store.errors import BodyTooLarge, InvalidBody
-from store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX, JSON_INTEGER_MAX, JSON_INTEGER_MIN
+from cellfeed.store.errors import BodyTooLarge, InvalidBody
+from cellfeed.store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX, JSON_INTEGER_MAX, JSON_INTEGER_MIN
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode: Final = msgspec.json.Decoder().decode

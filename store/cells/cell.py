@@ -2,7 +2,7 @@
 
 Three shapes, from the caller inwards:
 
-- :class:`NewCell` is what a caller wants written; its body is canonical JSON already (see :mod:`store.cells.canonical_json`).
+- :class:`NewCell` is what a caller wants written; its body is canonical JSON already (see :mod:`cellfeed.store.cells.canonical_json`).
 - :class:`StoredCell` is one row of a shard's log as the engine keeps it, its body still encoded. Log readers that do not need the body as
   Python objects (the gateway, digests, the exporter) stay with this one.
 - :class:`Cell` is what readers of the API get.
@@ -19,9 +19,9 @@ from uuid import UUID
 
 import msgspec
 
-from store.cells import canonical_json
-from store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, RowErased
-from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, RowErased
+from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ ERASED_COLUMN: Final = "$erased"
 """The column of the cell that tells of an erasure in the log (E20): one for each erased row, with ref key 0 and no body. Nobody can put one."""
 
 RESTORED_COLUMN: Final = "RESTORED"
-"""The column of the cell that a restore puts behind ids that it leaves out: its body says which (:mod:`store.backups.restore`)."""
+"""The column of the cell that a restore puts behind ids that it leaves out: its body says which (:mod:`cellfeed.store.backups.restore`)."""
 
 ERASED_JSON: Final = b"null"
 """What stands for the body of an erased cell wherever bodies are canonical JSON, digests among it. No body that was put is that: they are objects."""
@@ -57,7 +57,7 @@ class Triple(NamedTuple):
 
 
 class StoredCell(NamedTuple):
-    """One entry of a shard's log. ``body`` is encoded (:mod:`store.cells.body_codec`); ``created_at_us`` is microseconds since 1970 UTC."""
+    """One entry of a shard's log. ``body`` is encoded (:mod:`cellfeed.store.cells.body_codec`); ``created_at_us`` is microseconds since 1970 UTC."""
 
     added_id: int
     row_key: bytes
@@ -183,7 +183,7 @@ def check_ref_key(ref_key: object) -> int:
 
 
 def new_cell(row_key: object, column_name: object, ref_key: object, body: object) -> NewCell:
-    """A checked cell, ready to be put. ``body`` is a dict; see :func:`store.cells.canonical_json.canonical` for what it may hold."""
+    """A checked cell, ready to be put. ``body`` is a dict; see :func:`cellfeed.store.cells.canonical_json.canonical` for what it may hold."""
     return NewCell(check_row_key(row_key), check_new_column(column_name), check_ref_key(ref_key), canonical_json.canonical(body))
 
 

@@ -16,6 +16,6 @@ pack_key: Final = Struct(">qqq16s").pack
 
 
 def cell_checksum(added_id: int, row_key: bytes, column_name: str, ref_key: int, created_at_us: int, body: bytes) -> int:
-    """The CRC32C, in the order of :class:`store.cells.cell.StoredCell`. Its shard follows from the row key. Raises struct.error, TypeError, AttributeError for
+    """The CRC32C, in the order of :class:`cellfeed.store.cells.cell.StoredCell`. Its shard follows from the row key. Raises struct.error, TypeError, AttributeError for
     values that no cell has."""
     return crc32c(pack_key(added_id, ref_key, created_at_us, row_key) + column_name.encode() + body)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 ID_BYTES: Final = 4
 

@@ -20,8 +20,8 @@ from typing import Final
 
 import zstandard
 
-from store.cells.dictionary import Dictionary, name_of
-from store.errors import DataDamaged, ProtectData, StorageUnavailable, Unavailable
+from cellfeed.store.cells.dictionary import Dictionary, name_of
+from cellfeed.store.errors import DataDamaged, ProtectData, StorageUnavailable, Unavailable
 
 Find = Callable[[int], Dictionary | None]
 """Looks a dictionary up in a store. Raises Unavailable."""
@@ -129,6 +129,6 @@ def remove_source(find: Find) -> None:
 
 
 def forget_all() -> None:
-    """See :func:`store.cells.body_codec.forget_dictionaries`."""
+    """See :func:`cellfeed.store.cells.body_codec.forget_dictionaries`."""
     with _lock:
         _known.clear()

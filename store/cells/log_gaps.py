@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from store.cells.cell import ERASED_JSON, RESTORED_COLUMN, StoredCell
+from cellfeed.store.cells.cell import ERASED_JSON, RESTORED_COLUMN, StoredCell
 
 _LOST: Final = re.compile(r"shard (\d+) has no cells from added_id (\d+) to (\d+)", re.ASCII)
 _DAMAGED: Final = re.compile(r"the cell at added_id (\d+) of shard (\d+) is damaged", re.ASCII)
@@ -68,7 +68,7 @@ class NamedDamage(NamedTuple):
 
 
 def named_damage(text: str) -> NamedDamage | None:
-    """The ids that the text of a DataDamaged names, as :mod:`store.engines.contract.scan_gaps` and the tables
+    """The ids that the text of a DataDamaged names, as :mod:`cellfeed.store.engines.contract.scan_gaps` and the tables
     of cells write it; None where it names none. Workers tell of errors by their text."""
     if (found := _LOST.search(text)) is not None:
         shard, first, last = map(int, found.groups())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from store.cells.cell import Cell
+from cellfeed.store.cells.cell import Cell
 
 
 class RowsPage(NamedTuple):

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from store.errors import InvalidRequest, UnknownShard
-from store.limits import SHARDS_MAX
+from cellfeed.store.errors import InvalidRequest, UnknownShard
+from cellfeed.store.limits import SHARDS_MAX
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995

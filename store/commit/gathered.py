@@ -1,4 +1,4 @@
-"""Calls that threads make at the same time, done together: while one lot is being done the next one gathers, as puts do in :mod:`store.commit.group_commit`.
+"""Calls that threads make at the same time, done together: while one lot is being done the next one gathers, as puts do in :mod:`cellfeed.store.commit.group_commit`.
 
 For writes that cost the same whatever they carry, and that may be repeated. The thread that comes first does what all of them wait for. Should that fail, each
 does its own and hears of its own error: nobody fails for another one's sake. Only an outcome that is not known is told to all, for it is each one's own.
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from store.errors import OutcomeUnknown
+from cellfeed.store.errors import OutcomeUnknown
 
 T = TypeVar("T")
 

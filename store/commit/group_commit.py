@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec
 
-from store.background import SupervisedThread
-from store.cells.cell import NewCell, PutResult
-from store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
-from store.engines.contract.engine import Engine
-from store.errors import CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
-from store.limits import BATCH_CELLS_MAX, GROUP_BYTES_MAX, GROUP_CELLS_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_CELLS_MAX
-from store.repeated_warnings import RepeatedWarning
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
+from cellfeed.store.limits import BATCH_CELLS_MAX, GROUP_BYTES_MAX, GROUP_CELLS_MAX, WRITE_QUEUE_BYTES_MAX, WRITE_QUEUE_CELLS_MAX
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 """How long ``close`` waits for the queue to be written: 50,000 cells take a few seconds on a slow disk."""

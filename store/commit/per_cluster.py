@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store import forks
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.cells.sharding import shards_of
-from store.commit.group_commit import GroupCommitWriter, OnResults
-from store.commit.put_answers import PutAnswer, Then, answer_all
-from store.engines.contract.engine import Engine
-from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
+from cellfeed.store import forks
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.commit.group_commit import GroupCommitWriter, OnResults
+from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 
 _LOOK_S: Final = 1.0
 """How often it is asked whether all shards are still in one group: they are not any more when the first of them has moved to another cluster. Until that is

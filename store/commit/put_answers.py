@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final
 
-from store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell, PutResult
 
 Then = Callable[["PutAnswer"], None]
 """Called with an answer when it is there, in the thread that gives it: it has to be quick, and what it raises is only logged."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.errors import CellfeedError, StorageUnavailable
-from store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
+from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
 
 
 def put_in_batches(cells: Sequence[NewCell], put_batch: Callable[[Sequence[NewCell]], list[PutResult]], shard: Callable[[NewCell], int]) -> list[PutResult]:

@@ -27,8 +27,8 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
-from store.cells import canonical_json
-from store.errors import InvalidBody
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.errors import InvalidBody
 
 SHARED_ROW_KEYS_MIN: Final = 20
 """Row keys that a value must occur in to be common. One person's value that is in all of his twenty rows is caught by the rule of private paths."""

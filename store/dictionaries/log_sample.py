@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.cells.body_codec import decode_body, is_erased
-from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, Sample, is_sampled
-from store.engines.contract.engine import Engine
+from cellfeed.store.cells.body_codec import decode_body, is_erased
+from cellfeed.store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, Sample, is_sampled
+from cellfeed.store.engines.contract.engine import Engine
 
 _SCAN_CELLS: Final = 1_000
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store.cells.dictionary import Dictionary
-from store.engines.contract.dictionaries import Condition, DictionaryTable, KeptDictionary
-from store.errors import DictionaryLost, InvalidRequest
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.engines.contract.dictionaries import Condition, DictionaryTable, KeptDictionary
+from cellfeed.store.errors import DictionaryLost, InvalidRequest
 
 
 @dataclass(frozen=True)

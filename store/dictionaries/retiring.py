@@ -19,16 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from store.cells.body_codec import CODEC_JSON_DICTIONARY, decode_body, encode_body, encode_with
-from store.cells.cell import StoredCell
-from store.cells.dictionary import Dictionary, name_of
-from store.cells.known_dictionaries import know
-from store.dictionaries.log_sample import sample_of_log
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import NotWorthIt, train
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import DataDamaged, NotFound, Trimmed
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, decode_body, encode_body, encode_with
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.dictionary import Dictionary, name_of
+from cellfeed.store.cells.known_dictionaries import know
+from cellfeed.store.dictionaries.log_sample import sample_of_log
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import NotWorthIt, train
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import DataDamaged, NotFound, Trimmed
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("dictionary.retire.trained", "dictionary.retire.stopped", "dictionary.retire.rewritten", "dictionary.retire.searched", "dictionary.retire.removed")
 

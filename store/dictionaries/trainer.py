@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from store.background import SupervisedThread
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.cells.dictionary import Dictionary
-from store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
-from store.engines.contract.dictionaries import DictionaryStore
-from store.errors import CellfeedError, InvalidRequest, Unavailable
-from store.failpoints import declare, failpoint
-from store.limits import DICTIONARIES_MAX
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.dictionaries.training import SAMPLE_BYTES_MAX, SAMPLES_WANTED, NotWorthIt, Sample, is_sampled, train
+from cellfeed.store.engines.contract.dictionaries import DictionaryStore
+from cellfeed.store.errors import CellfeedError, InvalidRequest, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.limits import DICTIONARIES_MAX
 
 declare("dictionary.before_train", "dictionary.before_add", "dictionary.before_use", "dictionary.after_use")
 

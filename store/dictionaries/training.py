@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from store.cells.body_codec import DICTIONARY_BODY_BYTES_MAX, decode_body, encode_bodies, encode_with
-from store.cells.dictionary import Dictionary
-from store.cells.known_dictionaries import KnownDictionary, know
-from store.dictionaries.blanking import blanked
-from store.limits import DICTIONARY_BYTES
+from cellfeed.store.cells.body_codec import DICTIONARY_BODY_BYTES_MAX, decode_body, encode_bodies, encode_with
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.known_dictionaries import KnownDictionary, know
+from cellfeed.store.dictionaries.blanking import blanked
+from cellfeed.store.limits import DICTIONARY_BYTES
 
 SAMPLES_WANTED: Final = 4_000
 """Bodies after which a column's sample is complete: half a second of one core, in the background."""
@@ -59,7 +59,7 @@ def is_sampled(body_json: bytes) -> bool:
 
 
 def train(column_name: str, samples: Sequence[Sample]) -> Trained:
-    """Raises NotWorthIt. Nothing of single row keys is in the result (:mod:`store.dictionaries.blanking`)."""
+    """Raises NotWorthIt. Nothing of single row keys is in the result (:mod:`cellfeed.store.dictionaries.blanking`)."""
     row_keys = {sample.row_key for sample in samples}
     if min(len(samples), len(row_keys)) < SAMPLES_MIN:
         raise NotWorthIt(f"{len(samples)} bodies of {len(row_keys)} row keys; it takes {SAMPLES_MIN} of each to tell what many of them share")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from store.engines.contract.indexes import Condition, Encoded, Entry, EntrySelect, IndexTable
+from cellfeed.store.engines.contract.indexes import Condition, Encoded, Entry, EntrySelect, IndexTable
 
 InSql = Callable[[Encoded], str]
 """How a value stands in a statement: :func:`literal`, or :meth:`Parameters.add`."""

@@ -1,7 +1,7 @@
-"""A datastore over HTTP: :class:`store.api.CellStore` on one or more workers, with the same checks and errors as in process.
+"""A datastore over HTTP: :class:`cellfeed.store.api.CellStore` on one or more workers, with the same checks and errors as in process.
 
 Arguments are checked here, by the code that the datastore in process uses, so bad input is refused in the same words and never travels. A put is
-idempotent, so it is tried again until its deadline whatever went wrong; see :mod:`store.http.client_attempts` for what is known when that ends.
+idempotent, so it is tried again until its deadline whatever went wrong; see :mod:`cellfeed.store.http.client_attempts` for what is known when that ends.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
-from store.cells.cell import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
-from store.cells.rows_page import with_page
-from store.cells.sharding import check_shard, row_key_text, shard_of, shards_of
-from store.commit.put_batches import put_in_batches
-from store.engines.contract.values import Head, Replica
-from store.errors import AnswerTooLarge, CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
-from store.http.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
-from store.http.client_attempts import Attempts
-from store.http.messages import (
+from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
+from cellfeed.store.arguments import check_datastore_name, check_key_count, check_location, check_read_from, check_scan_limit
+from cellfeed.store.cells.cell import Cell, NewCell, Outcome, PutResult, check_column_name, check_ref_key, check_row_key, new_cell
+from cellfeed.store.cells.rows_page import with_page
+from cellfeed.store.cells.sharding import check_shard, row_key_text, shard_of, shards_of
+from cellfeed.store.commit.put_batches import put_in_batches
+from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.errors import AnswerTooLarge, CellfeedError, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
+from cellfeed.store.http.client_answers import Asked, cell_asked, cells_asked, heads_asked, index_page_asked, piece_asked, pieces_asked, row_asked, rows_asked
+from cellfeed.store.http.client_attempts import Attempts
+from cellfeed.store.http.messages import (
     JSON,
     CellMessage,
     CellsMessage,
@@ -38,9 +38,9 @@ from store.http.messages import (
     ShardsCellsMessage,
     head_of,
 )
-from store.indexes.definition import check_index_name
-from store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
-from store.limits import PUT_TIMEOUT_S
+from cellfeed.store.indexes.definition import check_index_name
+from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
+from cellfeed.store.limits import PUT_TIMEOUT_S
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
 """The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``, and there is time to ask another one."""
@@ -51,10 +51,10 @@ _name_json: Final = msgspec.json.encode
 
 
 class Client:
-    """:class:`store.api.CellStore` over HTTP. Any number of threads may call it, and both sides of a ``fork()``; it makes no threads of its own.
+    """:class:`cellfeed.store.api.CellStore` over HTTP. Any number of threads may call it, and both sides of a ``fork()``; it makes no threads of its own.
 
     ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of each call, retries included; a put of more than
-    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each (see :mod:`store.commit.put_batches`).
+    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each (see :mod:`cellfeed.store.commit.put_batches`).
     """
 
     def __init__(self, urls: Sequence[str] | str, datastore: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -195,7 +195,7 @@ class Client:
     # --- indexes ---------------------------------------------------------------------------------------------------------
 
     def query_index(self, name: str, shard_value: Any, where: Sequence[Filter] = (), **how: Unpack[QueryOptions]) -> IndexPage:
-        """As :meth:`store.datastore.Datastore.query_index`."""
+        """As :meth:`cellfeed.store.datastore.Datastore.query_index`."""
         asked: dict[str, Any] = {**how, "wait_for": list(check_wait_for(how.get("wait_for"), self.shards).items()) if how.get("wait_for") else []}
         asked |= {"shard_value": list(shard_value) if isinstance(shard_value, set) else shard_value, "where": list(where)}
         try:

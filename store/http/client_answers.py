@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
-from store.api import Location, ShardCells
-from store.cells.cell import Cell
-from store.cells.sharding import row_key_text
-from store.errors import WrongAnswer
-from store.http.messages import (
+from cellfeed.store.api import Location, ShardCells
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.errors import WrongAnswer
+from cellfeed.store.http.messages import (
     CellMessage,
     CellsMessage,
     HeadsMessage,
@@ -27,7 +27,7 @@ from store.http.messages import (
     index_page_of,
     shard_cells_of,
 )
-from store.indexes.request import IndexPage
+from cellfeed.store.indexes.request import IndexPage
 
 
 class Asked(NamedTuple):

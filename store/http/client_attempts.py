@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
-from store.http.client_transport import Answer, AttemptFailed, Worker
-from store.http.messages import ErrorMessage
+from cellfeed.store.errors import CellConflict, CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer, error_from_code
+from cellfeed.store.http.client_transport import Answer, AttemptFailed, Worker
+from cellfeed.store.http.messages import ErrorMessage
 
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0

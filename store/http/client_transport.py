@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from store import forks
-from store.errors import InvalidRequest
-from store.http.messages import REQUEST_NUMBER
+from cellfeed.store import forks
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.http.messages import REQUEST_NUMBER
 
 _RECV_BYTES: Final = 1 << 16
 ANSWER_BYTES_MAX: Final = 256 << 20

@@ -1,4 +1,4 @@
-"""The messages of the HTTP API, as both sides write and read them: :mod:`store.http.server` and :mod:`store.http.client`.
+"""The messages of the HTTP API, as both sides write and read them: :mod:`cellfeed.store.http.server` and :mod:`cellfeed.store.http.client`.
 
 A field here is a promise to clients in other languages: fields are added, never renamed. ``body`` is a JSON object; as :class:`msgspec.Raw` its
 bytes pass through without being parsed.
@@ -12,12 +12,12 @@ from uuid import UUID
 
 import msgspec
 
-from store.api import ShardCells
-from store.cells.cell import Cell
-from store.engines.contract.values import Head, Replica
-from store.errors import NotFound
-from store.indexes.request import WAIT_S, IndexPage, IndexRow
-from store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
+from cellfeed.store.api import ShardCells
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.errors import NotFound
+from cellfeed.store.indexes.request import WAIT_S, IndexPage, IndexRow
+from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"

@@ -15,10 +15,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import DataDamaged, InvalidRequest, NotFound
-from store.indexes.definition import IndexDefinition, check_index_name
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import DataDamaged, InvalidRequest, NotFound
+from cellfeed.store.indexes.definition import IndexDefinition, check_index_name
 
 GRACE_S: Final = 10.0
 """How long a version that has been replaced is kept on: longer than anybody remembers which version is current."""

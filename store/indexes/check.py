@@ -1,6 +1,6 @@
 """Compares an index with the cells, both ways, and mends what differs.
 
-The entry that a row should have follows from its cells below a location (:meth:`store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each
+The entry that a row should have follows from its cells below a location (:meth:`cellfeed.store.indexes.version.IndexVersion.entry_of`). **Cells to entries**: each
 row with a cell in the logs up to their ends is looked for where it should be. **Entries to cells**: each live entry is held against its row's cells.
 
     missing     the row should have an entry, and there is none at its place
@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.cells.sharding import shard_of
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import ANY_FENCE, Encoded, Entry, RowsBelow
-from store.errors import StaleView, StorageUnavailable, Trimmed
-from store.failpoints import declare, failpoint
-from store.indexes.query import Positions
-from store.indexes.row_entries import RowEntries
-from store.indexes.values import decode
-from store.indexes.version import IndexVersion
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import ANY_FENCE, Encoded, Entry, RowsBelow
+from cellfeed.store.errors import StaleView, StorageUnavailable, Trimmed
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.query import Positions
+from cellfeed.store.indexes.row_entries import RowEntries
+from cellfeed.store.indexes.values import decode
+from cellfeed.store.indexes.version import IndexVersion
 
 declare("index.repair.between")
 

@@ -25,10 +25,10 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from store.arguments import check_datastore_name
-from store.cells.cell import check_column_name
-from store.errors import InvalidRequest
-from store.indexes.values import TYPES
+from cellfeed.store.arguments import check_datastore_name
+from cellfeed.store.cells.cell import check_column_name
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.values import TYPES
 
 INDEX_NAME_MAX: Final = 40
 """Letters of an index's name: it is part of the name of its tables, which MySQL cuts at 64."""
@@ -44,7 +44,7 @@ _FIELD_NAME_MAX: Final = 200
 
 
 class IndexField(msgspec.Struct, frozen=True):
-    """One indexed field: where it is in the body of its column's cells, and its type (see :mod:`store.indexes.values`)."""
+    """One indexed field: where it is in the body of its column's cells, and its type (see :mod:`cellfeed.store.indexes.values`)."""
 
     name: str
     path: list[str]

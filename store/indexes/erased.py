@@ -6,13 +6,13 @@
 
 **No entry outlives step 3**, whoever wrote it, at whatever moment. It was made by somebody who read the row's cells, but not that it is erased. Was its version
 made before the look of step 2, it was written before the raise, and step 2 found it; or it is refused, for whoever reads under the new number reads of nodes
-that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`store.engines.contract.index_fences`), and that was
+that know of the erasure (X3). Was its version made after that look, its writers began by raising the fences (:mod:`cellfeed.store.engines.contract.index_fences`), and that was
 after step 1: they know of the erasure, whatever node they read of. And no place is missed: between 1 and 3 the row gets no cell, and loses none but to a trim,
-which takes entries out itself (:mod:`store.indexes.trimmed`).
+which takes entries out itself (:mod:`cellfeed.store.indexes.trimmed`).
 
 Whoever keeps an index does step 2 as well, when it comes to the cell of the log that tells of the erasure: so the entries go also when the program died that
 erased. Where it finds no body any more, somebody has done that step. Crash points: before 1 the row is as it was. From 1 on puts are refused; entries go, and
-bodies are there until a worker goes on with it (:mod:`store.erasures`). In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of
+bodies are there until a worker goes on with it (:mod:`cellfeed.store.erasures`). In 2 some entries are gone, and fresh queries do not find the row by them; in 3 all of
 them are.
 
 Step 2 takes the masters of all clusters; while one is away the erasure says so, and is begun again when it is back.
@@ -23,22 +23,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import StoredCell
-from store.cells.sharding import shard_of
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import Encoded, IndexStore
-from store.errors import StaleView, StorageUnavailable
-from store.failpoints import declare, failpoint
-from store.indexes.catalog import BUILDING, DROPPING, RETIRED
-from store.indexes.query import Indexes
-from store.indexes.row_entries import RowEntries
-from store.indexes.version import IndexVersion
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import Encoded, IndexStore
+from cellfeed.store.errors import StaleView, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.catalog import BUILDING, DROPPING, RETIRED
+from cellfeed.store.indexes.query import Indexes
+from cellfeed.store.indexes.row_entries import RowEntries
+from cellfeed.store.indexes.version import IndexVersion
 
 declare("index.erase.removed", "index.erase.retired")
 
 RowCells = Callable[[bytes, int], list[StoredCell]]
-"""Cells of a row above an added_id: :meth:`store.engines.contract.engine.Engine.row_cells`."""
+"""Cells of a row above an added_id: :meth:`cellfeed.store.engines.contract.engine.Engine.row_cells`."""
 
 _WALKED: Final = 2_000
 """Entries of a retired version that are looked at together."""

@@ -1,7 +1,7 @@
 """Keeps the entries of one index version: from cells of a shard's log to entries, wherever these belong.
 
 A batch holds **all** cells of the indexed columns between its first and its last location; of what came before, the latest of each row is read. So the entries
-that are written follow from a prefix of the log (see :mod:`store.indexes.version`). Crash points:
+that are written follow from a prefix of the log (see :mod:`cellfeed.store.indexes.version`). Crash points:
 
     before the entries are written             nothing: the batch runs again
     between them and the tombstones            the row is found at its old place as well, where a fresh query does not take it; the batch runs again
@@ -10,7 +10,7 @@ that are written follow from a prefix of the log (see :mod:`store.indexes.versio
 A batch is of one shard, or of several that keep up with their logs (:meth:`IndexKeeper.apply_together`): the few cells of each cost little more than the commit
 that they have in common.
 
-Where the log tells that a row was erased, its entries are taken out (:mod:`store.indexes.erased`), and no more are made of it, whatever bodies it still has.
+Where the log tells that a row was erased, its entries are taken out (:mod:`cellfeed.store.indexes.erased`), and no more are made of it, whatever bodies it still has.
 
 **Overtaken.** What is merged may come late, and from anybody. Entries of cells that were trimmed or erased since they were read may not: so a batch is written
 under the fence of its shard, read before its cells were. Where it was raised meanwhile, nothing is written, and what is left of the batch is read again. That
@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.contract.indexes import IndexStore, RowsBelow
-from store.errors import StaleView, StorageUnavailable
-from store.failpoints import declare, failpoint
-from store.indexes.erased import RowCells, remove_entries
-from store.indexes.version import IndexVersion, UnfitValue
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.contract.indexes import IndexStore, RowsBelow
+from cellfeed.store.errors import StaleView, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.erased import RowCells, remove_entries
+from cellfeed.store.indexes.version import IndexVersion, UnfitValue
 
 _LOOKS_MAX: Final = 20
 """How often a batch is read again, where cells are trimmed or erased all the time, before its shard waits for a moment."""

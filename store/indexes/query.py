@@ -15,20 +15,20 @@ from itertools import islice
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from store.api import ReadFrom
-from store.arguments import check_read_from
-from store.cells.body_codec import cell_from_stored, is_erased
-from store.cells.cell import Cell
-from store.cells.sharding import shards_of
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import Condition, Encoded, Entry, EntrySelect
-from store.engines.contract.read_bounds import Page
-from store.engines.contract.values import LocatedCell
-from store.errors import InvalidRequest, StorageUnavailable
-from store.indexes.catalog import Catalog, IndexRecord, VersionRecord
-from store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
-from store.indexes.values import decoder
-from store.indexes.version import IndexVersion, RowView
+from cellfeed.store.api import ReadFrom
+from cellfeed.store.arguments import check_read_from
+from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import Condition, Encoded, Entry, EntrySelect
+from cellfeed.store.engines.contract.read_bounds import Page
+from cellfeed.store.engines.contract.values import LocatedCell
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
+from cellfeed.store.indexes.catalog import Catalog, IndexRecord, VersionRecord
+from cellfeed.store.indexes.request import WAIT_S, Filter, IndexPage, IndexRequest, IndexRow, check_wait_for, check_wait_s, checked_request, cursor_text
+from cellfeed.store.indexes.values import decoder
+from cellfeed.store.indexes.version import IndexVersion, RowView
 
 REMEMBERED_S: Final = 1.0
 """How long it is remembered which version of an index is current. A version that was replaced is kept on for longer than that."""
@@ -90,7 +90,7 @@ class Indexes:
         wait_for: object = None,
         wait_s: float = WAIT_S,
     ) -> IndexPage:
-        """See :meth:`store.api.CellStore.query_index`."""
+        """See :meth:`cellfeed.store.api.CellStore.query_index`."""
         version = self.current(name)
         request = checked_request(
             version.definition,

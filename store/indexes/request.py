@@ -11,13 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from store.api import ReadFrom
-from store.cells.cell import Cell, check_column_name
-from store.engines.contract.indexes import OPERATORS, Condition, Encoded
-from store.engines.contract.values import Replica
-from store.errors import InvalidLocation, InvalidRequest
-from store.indexes.definition import IndexDefinition
-from store.indexes.values import JsonValue, encode_given
+from cellfeed.store.api import ReadFrom
+from cellfeed.store.cells.cell import Cell, check_column_name
+from cellfeed.store.engines.contract.indexes import OPERATORS, Condition, Encoded
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.errors import InvalidLocation, InvalidRequest
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.values import JsonValue, encode_given
 
 SHARD_VALUES_MAX: Final = 200
 """Shard values of one query: each is a statement of its own."""
@@ -38,7 +38,7 @@ Filter = tuple[str, str, Any]
 
 
 class QueryOptions(TypedDict, total=False):
-    """How an index is queried, beside shard value and filters; see :meth:`store.datastore.Datastore.query_index`."""
+    """How an index is queried, beside shard value and filters; see :meth:`cellfeed.store.datastore.Datastore.query_index`."""
 
     order_by: str | None
     descending: bool
@@ -53,7 +53,7 @@ class QueryOptions(TypedDict, total=False):
 
 
 class IndexRow(msgspec.Struct, frozen=True):
-    """A row found. ``fields``: those asked for, None where missing, see :mod:`store.indexes.values`. ``cells``: the latest of the columns asked for."""
+    """A row found. ``fields``: those asked for, None where missing, see :mod:`cellfeed.store.indexes.values`. ``cells``: the latest of the columns asked for."""
 
     row_key: UUID
     fields: dict[str, JsonValue | None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from store.cells.cell import ERASED_COLUMN
-from store.engines.contract.indexes import Encoded, Entry, IndexStore, RowsBelow
-from store.indexes.version import IndexVersion, RowView
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.engines.contract.indexes import Encoded, Entry, IndexStore, RowsBelow
+from cellfeed.store.indexes.version import IndexVersion, RowView
 
 
 class RowEntries:

@@ -8,7 +8,7 @@ An entry names the shard value of a cell, which nobody knows any more once the c
        should not be is removed, tombstones as well, for they would keep away what is put there anew; what should be is merged in. Then the note is deleted
 
 Index workers go on meanwhile. What they have read before the raise is written before it, and step 3 sees it, or refused; what they read after does not hold
-what has gone (:mod:`store.engines.contract.index_fences`). So nobody brings an entry of a trimmed cell back: neither one that was paused and overtaken, nor the owner of
+what has gone (:mod:`cellfeed.store.engines.contract.index_fences`). So nobody brings an entry of a trimmed cell back: neither one that was paused and overtaken, nor the owner of
 the shard with a row of which it has read an older cell. New cells come meanwhile as well, and what the index has of them is newer than what step 3 has read: so
 rows of which an entry was removed are looked at once more. A cell whose entry could have been among the removed is in the log by then, and is merged again.
 
@@ -25,16 +25,16 @@ from typing import Final
 
 import msgspec
 
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import Encoded, Entry
-from store.engines.contract.values import StateEntry
-from store.errors import StaleView, StorageUnavailable
-from store.failpoints import declare, failpoint
-from store.indexes.query import Indexes
-from store.indexes.row_entries import RowEntries
-from store.indexes.version import IndexVersion
-from store.limits import TRIM_STEP_CELLS
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import Encoded, Entry
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import StaleView, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.indexes.query import Indexes
+from cellfeed.store.indexes.row_entries import RowEntries
+from cellfeed.store.indexes.version import IndexVersion
+from cellfeed.store.limits import TRIM_STEP_CELLS
 
 declare("index.trim.noted", "index.trim.trimmed", "index.trim.removed", "index.trim.before_done")
 

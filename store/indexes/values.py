@@ -30,9 +30,9 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from store.cells.cell import check_row_key, microseconds
-from store.cells.sharding import row_key_text
-from store.errors import InvalidRequest, InvalidRowKey
+from cellfeed.store.cells.cell import check_row_key, microseconds
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.errors import InvalidRequest, InvalidRowKey
 
 STRING_BYTES_MAX: Final = 512
 """UTF-8 bytes of an indexed string: two of them and a row key fit a key of InnoDB, 3,072 bytes."""

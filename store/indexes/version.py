@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from store.cells import canonical_json
-from store.cells.body_codec import decode_body, is_erased
-from store.cells.cell import StoredCell
-from store.cells.sharding import shard_of_text
-from store.engines.contract.indexes import Encoded, Entry, IndexTable
-from store.indexes.definition import IndexDefinition, IndexField
-from store.indexes.values import BYTES_TYPES, Unfit, encoder, shard_text
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import decode_body, is_erased
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import shard_of_text
+from cellfeed.store.engines.contract.indexes import Encoded, Entry, IndexTable
+from cellfeed.store.indexes.definition import IndexDefinition, IndexField
+from cellfeed.store.indexes.values import BYTES_TYPES, Unfit, encoder, shard_text
 
 Places = dict[int, list[Entry]]
 """Entries by the shard that they belong to."""

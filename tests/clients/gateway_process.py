@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.security.listeners import Listener
-from bridge.gateway.security.scram import MECHANISMS
-from bridge.gateway.server import GatewayConfig, run_gateway
-from bridge.gateway.topics.declared_topics import VirtualTopic
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.bridge.gateway.security.listeners import Listener
+from cellfeed.bridge.gateway.security.scram import MECHANISMS
+from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.store.datastore import Datastore
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from bridge.gateway.wire.protocol import API_VERSIONS, build, is_flexible
+from cellfeed.bridge.gateway.wire.protocol import API_VERSIONS, build, is_flexible
 
 ANSWER_TIMEOUT_S: Final = 30.0
 CORRELATION_ID: Final = 7

@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.events.record_batch import decode_record_batches
-from bridge.gateway.apis.advertised import APIS
+from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.gateway.apis.advertised import APIS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.clients.raw_requests import ask, decoded, encoded, exchange, head_bytes
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS

@@ -8,8 +8,8 @@ from uuid import UUID
 import confluent_kafka
 import pytest
 
-from store.cells.cell import ERASED_COLUMN
-from store.datastore import Datastore
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_trimmed_log import PARTITION, confluent, consumed
 

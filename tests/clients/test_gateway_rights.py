@@ -17,15 +17,15 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.security.users import OPERATIONS, Acl, Security, allow, list_users, put_user
-from bridge.gateway.server import Gateway, GatewayConfig
-from bridge.gateway.wire.protocol import read_head, read_request, write_response
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.security.users import OPERATIONS, Acl, Security, allow, list_users, put_user
+from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
+from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
 from tests.clients.raw_requests import decoded, encoded, head_bytes
 from tests.services.waiting import wait_until
 

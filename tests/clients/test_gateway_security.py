@@ -25,9 +25,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
     ResourceType,
 )
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.security.users import Acl, allow, put_user, remove_acl, remove_user
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.security.users import Acl, allow, put_user, remove_acl, remove_user
+from cellfeed.store.datastore import Datastore
 from tests.clients.certificates import Certificates, make_certificates
 from tests.clients.raw_requests import ask, encoded
 from tests.clients.running_gateway import GatewayProcess

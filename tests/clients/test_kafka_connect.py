@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.open import IN_STORE, open_coordinator
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.services.kafka_connect import ConnectUnavailable, FileSink, connect_class_path
 from tests.services.waiting import wait_until

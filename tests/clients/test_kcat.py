@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, Received
 from tests.services.kcat import needs_kcat

@@ -14,10 +14,10 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.gateway.apis.api_35_describe_log_dirs import KEY as LOG_DIRS
-from bridge.gateway.limits import BLOCK_CELLS
-from store.cells.sharding import shard_of
-from store.datastore import Datastore
+from cellfeed.bridge.gateway.apis.api_35_describe_log_dirs import KEY as LOG_DIRS
+from cellfeed.bridge.gateway.limits import BLOCK_CELLS
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.datastore import Datastore
 from tests.clients.drivers import ConfluentDriver
 from tests.clients.raw_requests import ask, encoded
 from tests.clients.running_gateway import GatewayProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.clients.drivers import Driver
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, Received

@@ -9,14 +9,14 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from store.backups.check import read_state
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import IDS_LEFT_OUT, plan, restore
-from store.cells.cell import RESTORED_COLUMN
-from store.datastore import Datastore
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import IDS_LEFT_OUT, plan, restore
+from cellfeed.store.cells.cell import RESTORED_COLUMN
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.rides import rides
 

@@ -10,7 +10,7 @@ import kafka
 import pytest
 from kafka.errors import OffsetOutOfRangeError
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 
 pytestmark = pytest.mark.integration

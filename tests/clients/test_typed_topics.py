@@ -19,13 +19,13 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-import schemas
-from bridge.events.registry import envelope_schema_id
-from bridge.typed.body_schema import body_schema
-from bridge.typed.versions import Settings, register, stored_columns
+import cellfeed.schemas
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.versions import Settings, register, stored_columns
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.clients.drivers import DRIVERS, Driver
 from tests.clients.running_gateway import GatewayProcess
 from tests.services.waiting import wait_until
@@ -41,7 +41,7 @@ UNFIT = {"pickup": "some day", "passengers": 1}
 
 
 def with_surge() -> str:
-    schema = schemas.load_avro("taxi_trip")
+    schema = cellfeed.schemas.load_avro("taxi_trip")
     schema["fields"].append(SURGE)
     return json.dumps(schema)
 
@@ -61,7 +61,7 @@ def trips() -> Iterator[dict[str, Any]]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("typed-store")
     with Datastore.open_embedded(directory) as datastore:
-        register(datastore.state, "BASE", body_schema(schemas.avro_text("taxi_trip")), Settings())
+        register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
         put(datastore, [*islice(trips(), TRIPS), UNFIT])
     return directory
 
@@ -142,7 +142,7 @@ def test_a_new_version_while_a_consumer_reads(tmp_path: Path) -> None:
     """It goes on without a pause, gets every cell once, typed by the version that it fits; what it had got is what whoever comes later gets, at any gateway."""
     many = list(islice(trips(), 600))
     with Datastore.open_embedded(tmp_path / "store") as datastore, ExitStack() as running:
-        register(datastore.state, "BASE", body_schema(schemas.avro_text("taxi_trip")), Settings())
+        register(datastore.state, "BASE", body_schema(cellfeed.schemas.avro_text("taxi_trip")), Settings())
         put(datastore, many[:200])
         made = [GatewayProcess(tmp_path / "store", tmp_path / f"{number}", name=f"gateway-{number}", formats=AVRO) for number in (1, 2)]
         gateways = [running.enter_context(each) for each in made]

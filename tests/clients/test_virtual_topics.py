@@ -19,9 +19,9 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from bridge.events.cloud_events import CONTENT_TYPE, envelope_of
-from store.cells.cell import Triple
-from store.datastore import Datastore
+from cellfeed.bridge.events.cloud_events import CONTENT_TYPE, envelope_of
+from cellfeed.store.cells.cell import Triple
+from cellfeed.store.datastore import Datastore
 from tests.clients.drivers import Driver
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.test_java_tools import Java, java

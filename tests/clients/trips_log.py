@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge.events.envelope import AvroFormat, JsonFormat
-from bridge.events.registry import envelope_schema_id
-from store.cells.body_codec import decode_body
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
+from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
 
 SHARDS = 16
 TRIPS = 4_000

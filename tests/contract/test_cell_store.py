@@ -1,4 +1,4 @@
-"""The calls of a datastore (:mod:`store.api`): one suite, in process and over HTTP, over both engines."""
+"""The calls of a datastore (:mod:`cellfeed.store.api`): one suite, in process and over HTTP, over both engines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from store.api import CellStore, ErasedRow, ReadFrom
-from store.cells.cell import ERASED_COLUMN, Outcome
-from store.datastore import Datastore
-from store.engines.contract.values import Replica
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import (
+from cellfeed.store.api import CellStore, ErasedRow, ReadFrom
+from cellfeed.store.cells.cell import ERASED_COLUMN, Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import (
     BodyTooLarge,
     CellConflict,
     InvalidBody,
@@ -29,8 +29,8 @@ from store.errors import (
     Trimmed,
     UnknownShard,
 )
-from store.http.client import Client
-from store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
+from cellfeed.store.http.client import Client
+from cellfeed.store.limits import BATCH_CELLS_MAX, BODY_BYTES_MAX, BODY_DEPTH_MAX, READ_KEYS_MAX, SCAN_CELLS_MAX
 from tests.services import local_mariadb
 from tests.worker_thread import worker_thread
 

@@ -12,18 +12,18 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from bridge.coordination.contract import Claim, CommittedOffset, Session
-from bridge.coordination.zookeeper import history
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
-from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.groups.slot_claims import SlotClaims, why_stopped
-from bridge.gateway.nodes import register
-from bridge.triggers.offsets.kept_offsets import accept, changed_lineage
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session
+from cellfeed.bridge.coordination.zookeeper import history
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims, why_stopped
+from cellfeed.bridge.gateway.nodes import register
+from cellfeed.bridge.triggers.offsets.kept_offsets import accept, changed_lineage
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from cellfeed.testing.zookeeper_tree import TreeCopy, ZooKeeperTree
-from store.engines.sqlite.state import SqliteState
-from store.errors import CellfeedError, StaleWriter, Unavailable
-from store.failpoints import FailpointReached, set_failpoint
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.waiting import wait_until
@@ -206,7 +206,7 @@ def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
 
 
 def test_c8_entries_are_written_also_where_it_went_back_unnoticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.coordination.zookeeper.coordinator.MARK_EVERY_S", 1_000.0)
+    monkeypatch.setattr("cellfeed.bridge.coordination.zookeeper.coordinator.MARK_EVERY_S", 1_000.0)
     process = fleet.process()
     _, claim = claimed(process, "a")
     fleet.server.copy()

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.coordination.assignment import balance
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper.client import Operation
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.bridge.coordination.assignment import balance
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.client import Operation
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.contract.engine import StateTable
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.state import SqliteState
-from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 
 
 class Time:

@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
-from store.cells.cell import NewCell, Outcome
-from store.cells.dictionary import Dictionary
-from store.dictionaries import trainer
-from store.dictionaries.log_sample import sample_of_log
-from store.dictionaries.recovery import Place, recover
-from store.dictionaries.trainer import DictionaryTrainer, publish
-from store.dictionaries.training import SAMPLES_MIN, Sample, train
-from store.engines.contract import dictionaries
-from store.engines.contract.dictionaries import Condition, DictionaryTable
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.dictionaries import SqliteDictionaries
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.files import SqliteFile
-from store.engines.sqlite.open import CELLS_FILE, SCHEMA_VERSION
-from store.errors import DataDamaged, DictionaryLost, ProtectData
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, DEFAULT_CODEC, decode_body, forget_dictionaries
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.dictionaries import trainer
+from cellfeed.store.dictionaries.log_sample import sample_of_log
+from cellfeed.store.dictionaries.recovery import Place, recover
+from cellfeed.store.dictionaries.trainer import DictionaryTrainer, publish
+from cellfeed.store.dictionaries.training import SAMPLES_MIN, Sample, train
+from cellfeed.store.engines.contract import dictionaries
+from cellfeed.store.engines.contract.dictionaries import Condition, DictionaryTable
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, SCHEMA_VERSION
+from cellfeed.store.errors import DataDamaged, DictionaryLost, ProtectData
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 

@@ -14,18 +14,18 @@ from uuid import UUID, uuid4
 import pytest
 import zstandard
 
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import CellConflict, DataDamaged, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from cellfeed.testing.failing_master import FailingMaster
-from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, ERASED_BODY, decode_body, is_erased
-from store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, Triple, new_cell
-from store.cells.sharding import shard_of
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import LogRange
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import CellConflict, DataDamaged, InvalidLocation, ProtectData, RowErased, StorageUnavailable, Trimmed, UnknownShard
-from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 
 SHARDS = 4
 
@@ -254,7 +254,7 @@ def test_e7_scan_starts_at_the_location_and_stops_at_the_limit(engine: Engine) -
 
 
 def test_e7_scan_stops_after_so_many_bytes_but_always_gives_one_cell(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(f"cellfeed.store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     keys = rows_of_shard(0, 3)
     engine.put([cell(row=key) for key in keys])
     assert [c.added_id for c in engine.scan(0, 1, 10)] == [1]
@@ -269,7 +269,7 @@ def test_e7_ranges_of_several_logs_are_as_if_each_were_scanned(engine: Engine) -
 
 
 def test_e7_each_of_several_ranges_stops_after_so_many_bytes(engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
+    monkeypatch.setattr(f"cellfeed.store.engines.{SCANS[kind]}.SCAN_BYTES_MAX", 1)
     engine.put([cell(row=key) for shard in (0, 1) for key in rows_of_shard(shard, 3)])
     assert [[c.added_id for c in cells] for cells in engine.scan_many([LogRange(0, 1, 10), LogRange(1, 0, 10)])] == [[1], [0]]
 
@@ -393,7 +393,7 @@ def test_e15_a_trim_goes_in_steps_of_so_many_cells_and_bytes(engine: Engine, kin
     logged(engine, 10)
     assert [engine.trim(1, 8, 3) for _ in range(4)] == [3, 6, 8, 8]
     assert engine.trim(1, 2) == 8
-    monkeypatch.setattr("store.engines.contract.log_start.TRIM_STEP_BYTES", 1)
+    monkeypatch.setattr("cellfeed.store.engines.contract.log_start.TRIM_STEP_BYTES", 1)
     assert engine.trim(1, 10) == 9
     assert engine.trim(1, 10) == 10
 

@@ -15,15 +15,15 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from store.cells.body_codec import decode_body
-from store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, StoredCell, Triple, new_cell
-from store.cells.sharding import shard_of
-from store.engines.contract.engine import Engine
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import InvalidLocation, Trimmed
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, NewCell, Outcome, StoredCell, Triple, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import InvalidLocation, Trimmed
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 

@@ -12,19 +12,19 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell, StoredCell, new_cell
-from store.datastore import Datastore
-from store.engines.contract.index_fences import Fences
-from store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import StaleView, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.trimmed import IndexedTrim
-from store.indexes.version import IndexVersion
+from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.index_fences import Fences
+from cellfeed.store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable, RowsBelow
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import StaleView, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.trimmed import IndexedTrim
+from cellfeed.store.indexes.version import IndexVersion
 from tests.services.index_store_proxy import IndexStoreProxy
 
 COLUMNS = "[{column_key: BASE, fields: [{field: driver, type: string}]}, {column_key: STATUS, fields: [{field: state, type: string}]}]"

@@ -16,20 +16,20 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN, NewCell, StoredCell, new_cell
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import StaleView
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.trimmed import IndexedTrim
-from store.indexes.version import IndexVersion, RowView
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell, new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import StaleView
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.trimmed import IndexedTrim
+from cellfeed.store.indexes.version import IndexVersion, RowView
 from tests.services import local_mariadb
 from tests.services.index_store_proxy import IndexStoreProxy
 from tests.services.local_mariadb import MariaDB

@@ -17,27 +17,27 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.groups import index_positions
-from bridge.indexes.status import drop_versions
-from bridge.indexes.worker import is_complete, switch
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.indexes import Entry
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import NotFound, StorageUnavailable
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
-from store.indexes.catalog import VersionRecord
-from store.indexes.definition import IndexDefinition, parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.trimmed import IndexedTrim
-from store.indexes.values import decode
-from store.indexes.version import IndexVersion, RowView
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.indexes.status import drop_versions
+from cellfeed.bridge.indexes.worker import is_complete, switch
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import NotFound, StorageUnavailable
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.indexes.catalog import VersionRecord
+from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.trimmed import IndexedTrim
+from cellfeed.store.indexes.values import decode
+from cellfeed.store.indexes.version import IndexVersion, RowView
 from tests.contract.test_index_model import CELLS, DEFINITION, ERASE_PLACES, SHARDS
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB

@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.backups.kept_state import belongs
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from bridge.events.envelope import JsonFormat
-from bridge.events.views import View
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.log.blocks import encode_range
-from bridge.gateway.topics.topics import make_topic
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.topics.topics import make_topic
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.consumers.warehouse.table import make_table
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.sqlite import files as sqlite_files
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from consumers.warehouse.shard_loader import ShardLoader
-from consumers.warehouse.table import make_table
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.cells.cell import new_cell
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.engines.sqlite import files as sqlite_files
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
 from tests.rides import ride, rides
 from tests.unit.test_warehouse_shard_loader import SHARD, Log
 

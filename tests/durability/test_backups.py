@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.backups.check import verify
-from store.backups.folder import BackupFolder
+from cellfeed.store.backups.check import verify
+from cellfeed.store.backups.folder import BackupFolder
 from tests.durability.conftest import Cuts
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

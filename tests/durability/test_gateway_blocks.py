@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.log.blocks import encode_range
-from store.datastore import Datastore
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.disk import Unsynced
 from tests.durability.programs import ALL_CELLS, BLOCK_ROWS, BLOCK_STEP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import INDEX_ROWS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import CELLS
 from tests.rides import ride

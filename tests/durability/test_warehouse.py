@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.warehouse.shard_loader import ShardLoader
-from consumers.warehouse.table import make_table
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.consumers.warehouse.table import make_table
 from tests.durability.conftest import Cuts
 from tests.durability.programs import ROWS
 from tests.unit.test_warehouse_shard_loader import SHARD, Log, assert_prefix, feed

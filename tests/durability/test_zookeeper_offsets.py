@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.datastore import Datastore
 from tests.durability.conftest import Cuts
 from tests.durability.programs import OFFSETS, zookeeper_of
 

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 from tests.faults import gateway_faults
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS, FLIPS_BRIEF, run_bit_flips
 from tests.faults.cluster_run import CLUSTER_KINDS, run_cluster_faults

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.triggers.program import RetryPolicy, Trigger, trigger
-from bridge.triggers.retry import ProcessEnded, TimedOut
-from consumers.billing.app import BASE_COLUMN, GROUP, bill_trip
-from consumers.billing.card_provider import SandboxCardProvider
-from consumers.billing.charge_keys import ChargeKeys
-from store.cells.cell import Cell
-from store.datastore import Datastore
+from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded, TimedOut
+from cellfeed.consumers.billing.app import BASE_COLUMN, GROUP, bill_trip
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
 
 TIMED_OUT_TRIES: Final = 1
 ENDED_TRIES: Final = 5

@@ -19,16 +19,16 @@ from typing import Final, NamedTuple
 
 from cellfeed.cli.checking import check_storage, repair_storage
 from cellfeed.config.model import Config, DatastoreConfig
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.cells.body_codec import decode_body
-from store.cells.cell import NewCell, StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.findings import Findings
-from store.engines.contract.values import LocatedCell, LogRange
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import CellfeedError
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import NewCell, StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.findings import Findings
+from cellfeed.store.engines.contract.values import LocatedCell, LogRange
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import CellfeedError
 from tests.faults.invariants import Violations
 from tests.faults.run import FaultRun
 from tests.rides import rides

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from store.cells.cell import StoredCell, new_cell
-from store.clusters.model.roles import read_role
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
-from store.datastore import Datastore
-from store.engines.mysql.state import MySqlState
-from store.errors import CellfeedError, ProtectData, StorageUnavailable
+from cellfeed.store.cells.cell import StoredCell, new_cell
+from cellfeed.store.clusters.model.roles import read_role
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, is_prefix, never_replicated
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, put_again
 from tests.faults.ledger import Put
 from tests.faults.move_faults import back_killed, master_killed, mover_killed, promoted, shard_moves

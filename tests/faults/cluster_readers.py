@@ -13,22 +13,22 @@ from uuid import UUID
 
 import confluent_kafka
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.events.messages import cell_of_message
-from bridge.export.declaration import Export
-from bridge.export.verify import verify_export
-from bridge.export.worker import run_exporter
-from consumers.billing.app import GROUP as BILLING
-from consumers.billing.app import card_of
-from consumers.billing.card_provider import SandboxCardProvider
-from consumers.billing.charge_keys import key_of_place
-from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
-from consumers.warehouse.table import WarehouseTable
-from store.cells.cell import Cell
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.errors import NotFound
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.events.messages import cell_of_message
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.verify import verify_export
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.consumers.billing.app import GROUP as BILLING
+from cellfeed.consumers.billing.app import card_of
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.billing.charge_keys import key_of_place
+from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import NotFound
 from tests.faults.cluster_system import seen_stored
 from tests.faults.export_faults import has_come_to, until
 from tests.faults.invariants import Log, Seen, Violations, check_once_per_cell, check_reader, merge, verdict

@@ -16,13 +16,13 @@ from contextlib import ExitStack
 from functools import partial
 from unittest.mock import patch
 
-from store.clusters.moves import steps
-from store.clusters.operating.promote import cluster_role
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.errors import Unavailable
-from store.indexes.definition import parse_definition
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.clusters.moves import steps
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.limits import ADDED_ID_MAX
 from tests.faults.cluster_faults import CLUSTER_FAULTS, until
 from tests.faults.cluster_readers import CLIENT_PATHS, Exported, Followed, exporting, following
 from tests.faults.cluster_system import ClusterSystem, DirectWriters, Tailer, Work, cluster_system

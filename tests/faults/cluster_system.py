@@ -11,23 +11,23 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from store.cells import canonical_json
-from store.cells.body_codec import decode_body
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.moves.heal import MoveHealer
-from store.clusters.operating.auto_failover import FailoverSupervisor
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.promote import Promotion
-from store.clusters.operating.rejoin import NeverReplicated
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.clusters.serving.node import OpenNode
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.engines.mysql.connections import MySqlServer, parse_mysql_url
-from store.engines.mysql.engine import MySqlEngine
-from store.indexes.version import IndexVersion
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.moves.heal import MoveHealer
+from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.promote import Promotion
+from cellfeed.store.clusters.operating.rejoin import NeverReplicated
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.node import OpenNode
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.mysql.connections import MySqlServer, parse_mysql_url
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.indexes.version import IndexVersion
 from tests.faults import general_log
 from tests.faults.invariants import Seen, Violations
 from tests.faults.key_readers import ALLOWED_ERRORS

@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
 
-from store.datastore import Datastore
-from store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.faults.embedded_system import Callers, Worker
 from tests.faults.invariants import Seen, Violations, check_definite, check_gapless, check_log, merge
 from tests.faults.ledger import Ledger

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from store.cells import canonical_json
+from cellfeed.store.cells import canonical_json
 from tests.faults.ledger import Ledger, Put
 
 ROOT = Path(__file__).parents[2]

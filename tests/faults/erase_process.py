@@ -8,12 +8,12 @@ from pathlib import Path
 from unittest.mock import patch
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.typed.rejected_cells import forget_row
-from store import erasures
-from store.datastore import Datastore
-from store.erasures import ErasureJob
-from store.indexes import catalog
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.typed.rejected_cells import forget_row
+from cellfeed.store import erasures
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.erasures import ErasureJob
+from cellfeed.store.indexes import catalog
 from tests.services.personal_data import SHARDS
 
 

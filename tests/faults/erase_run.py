@@ -18,9 +18,9 @@ from typing import Final
 from unittest.mock import patch
 from uuid import UUID
 
-from store.datastore import Datastore
-from store.engines.sqlite.scrub import scrub_files
-from store.indexes import catalog
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.indexes import catalog
 from tests.faults.invariants import Violations, merge
 from tests.faults.run import FaultRun
 from tests.services.personal_data import PLACES, SHARDS, files_with

@@ -27,14 +27,14 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.coordination.contract import Coordinator
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import consumer_of
-from bridge.export.limits import TRANSACTION_TIMEOUT_S
-from bridge.export.tails import read_tails
-from bridge.triggers.operate.lag import LagReader
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import consumer_of
+from cellfeed.bridge.export.limits import TRANSACTION_TIMEOUT_S
+from cellfeed.bridge.export.tails import read_tails
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.faults.invariants import Violations
 from tests.integration.export_steps import Exporter, ends, kafka_admin, pause, put
 from tests.services.local_kafka import Kafka

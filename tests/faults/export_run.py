@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 from confluent_kafka import TopicPartition
 
-from bridge.coordination.open import open_coordinator
-from bridge.events.messages import header_values
-from bridge.events.record_headers import added_id_of
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import consumer_of
-from bridge.export.verify import verify_export
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.bridge.events.record_headers import added_id_of
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import consumer_of
+from cellfeed.bridge.export.verify import verify_export
+from cellfeed.store.datastore import Datastore
 from tests.faults.export_faults import (
     BRIEF,
     EXPORT_KINDS,

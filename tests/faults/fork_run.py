@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from store.datastore import Datastore
-from store.http.client import Client
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.client import Client
 from tests.faults.forked_client_process import Answered, GetAnswered, PutAnswered
 from tests.faults.invariants import Violations, check_gapless, check_log, merge
 from tests.faults.ledger import Ledger, Put

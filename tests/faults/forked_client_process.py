@@ -19,12 +19,12 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from store import forks
-from store.cells import canonical_json
-from store.cells.cell import Cell
-from store.errors import CellfeedError
-from store.http import client_answers, client_transport
-from store.http.client import Client
+from cellfeed.store import forks
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http import client_answers, client_transport
+from cellfeed.store.http.client import Client
 
 THREADS: Final = 8
 PAUSE_MAX_S: Final = 0.03

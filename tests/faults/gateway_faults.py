@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from bridge.gateway.groups.spread import slot_of
+from cellfeed.bridge.gateway.groups.spread import slot_of
 from tests.faults.gateway_system import GROUP, SESSION_S, GatewaySystem
 from tests.faults.group_churn import GroupChurn
 from tests.faults.trigger_system import FaultDidNotHappen, until

@@ -13,12 +13,12 @@ from typing import Final
 
 import psutil
 
-from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.groups.slot_claims import slots_by_gateway
-from bridge.gateway.groups.spread import SLOTS, slot_of
-from store.cells import canonical_json
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 from tests.clients.running_gateway import GatewayProcess
 from tests.faults.group_clients import MEMBERS
 from tests.faults.group_members import GroupLedger, GroupMember, Member

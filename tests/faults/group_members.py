@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from bridge.events.envelope import decode_envelope
+from cellfeed.bridge.events.envelope import decode_envelope
 from tests.faults.invariants import Violations
 
 COMMIT_TIMEOUT_MS = 3_000

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from store.api import ReadFrom
-from store.cells.cell import Cell
-from store.errors import Unavailable, WrongServerSettings
-from store.indexes.request import Filter, IndexPage
+from cellfeed.store.api import ReadFrom
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.errors import Unavailable, WrongServerSettings
+from cellfeed.store.indexes.request import Filter, IndexPage
 from tests.faults.invariants import Violations
 from tests.faults.ledger import Ledger, Put
 from tests.faults.shown import Shown
@@ -39,7 +39,7 @@ _INDEX_WAIT_S: Final = 2.0
 
 
 class Readable(Protocol):
-    """What :class:`store.datastore.Datastore` and :class:`store.http.client.Client` both answer."""
+    """What :class:`cellfeed.store.datastore.Datastore` and :class:`cellfeed.store.http.client.Client` both answer."""
 
     def get_cells(self, triples: Sequence[tuple[UUID | str, str, int]], *, read_from: ReadFrom = "master") -> list[Cell | None]: ...
     def get_rows(self, row_keys: Sequence[UUID | str], *, read_from: ReadFrom = "master") -> list[dict[str, Cell]]: ...

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from store.clusters.moves import mover
-from store.clusters.moves.underway import owners, underway
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone, come_back, is_prefix
-from store.datastore import Datastore
-from store.errors import CellfeedError, ProtectData, Unavailable
-from store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
+from cellfeed.store.clusters.moves import mover
+from cellfeed.store.clusters.moves.underway import owners, underway
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, come_back, is_prefix
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
+from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 from tests.faults.cluster_system import SHARDS, ClusterSystem, put_again
 from tests.faults.mover_process import kill_mover_at
 

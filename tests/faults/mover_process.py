@@ -13,10 +13,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.moves import heal, steps
-from store.clusters.moves.mover import clean, move_shard, roll_back
-from store.engines.mysql.connections import MySqlServer
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.moves import heal, steps
+from cellfeed.store.clusters.moves.mover import clean, move_shard, roll_back
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S
 
 ROOT = Path(__file__).parents[2]

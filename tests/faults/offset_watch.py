@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from bridge.coordination.contract import Offsets
-from bridge.coordination.in_store import StoreCoordinator
 from cellfeed.assembly.processes import open_datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import Offsets
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.errors import Unavailable
 from tests.faults.invariants import Violations, merge
 from tests.faults.state_ledger import check_falls
 from tests.faults.system import System

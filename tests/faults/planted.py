@@ -9,18 +9,18 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from store.cells.body_codec import decode_body, encode_bodies
-from store.cells.cell import NewCell, Outcome, PutResult, StoredCell
-from store.clusters.serving.buffer import BufferedWriter
-from store.clusters.serving.cluster import Cluster, Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.clusters.serving.indexes import ClusteredIndexes
-from store.clusters.serving.puts import ClusteredPuts
-from store.datastore import Datastore
-from store.engines.contract.values import Head, LocatedCell
-from store.engines.mysql.buffer import MySqlBuffer
-from store.engines.mysql.guard import Guard
-from store.engines.mysql.state import MySqlState
+from cellfeed.store.cells.body_codec import decode_body, encode_bodies
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
+from cellfeed.store.clusters.serving.buffer import BufferedWriter
+from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.indexes import ClusteredIndexes
+from cellfeed.store.clusters.serving.puts import ClusteredPuts
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head, LocatedCell
+from cellfeed.store.engines.mysql.buffer import MySqlBuffer
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.state import MySqlState
 from tests.faults.cluster_system import ClusterSystem
 from tests.faults.run import FaultRun
 

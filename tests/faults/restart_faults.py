@@ -18,15 +18,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from store.cells.cell import NewCell, new_cell
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone
-from store.clusters.serving.buffer import buffer_of
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
-from store.indexes.catalog import VersionRecord
-from store.indexes.definition import parse_definition
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone
+from cellfeed.store.clusters.serving.buffer import buffer_of
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
+from cellfeed.store.indexes.catalog import VersionRecord
+from cellfeed.store.indexes.definition import parse_definition
 from tests.faults import general_log
 from tests.faults.cluster_faults import bring_back, kill_and_start, until
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, Tailer

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.groups import index_positions
-from bridge.triggers.parked.cells import ParkedCells
 from cellfeed.assembly.processes import open_datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider
+from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.store.errors import NotFound
+from cellfeed.store.http.client import Client
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.version import IndexVersion
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
-from consumers.billing.app import GROUP
-from consumers.billing.card_provider import SandboxCardProvider
-from consumers.warehouse.table import WarehouseTable
-from store.errors import NotFound
-from store.http.client import Client
-from store.indexes.definition import parse_definition
-from store.indexes.version import IndexVersion
 from tests.faults.invariants import (
     Log,
     Seen,

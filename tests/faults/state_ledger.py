@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from store.engines.contract.values import StateEntry
+from cellfeed.store.engines.contract.values import StateEntry
 from tests.faults.invariants import Violations
 
 

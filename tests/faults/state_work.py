@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from bridge.coordination.contract import Claim, CommittedOffset, Session
-from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract.engine import StateTable
-from store.errors import StaleWriter, Unavailable
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import StaleWriter, Unavailable
 from tests.faults.invariants import Violations, merge
 from tests.faults.state_ledger import StateLedger, check_offsets, check_state
 

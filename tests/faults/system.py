@@ -40,7 +40,9 @@ class System:
             workers=[WorkerConfig(name="worker-1", port=0), WorkerConfig(name="worker-2", port=0)],
             gateways=[GatewayProcessConfig(port=0, registry_port=0, group_initial_delay_s=0)],
             triggers=[
-                TriggersConfig(app="consumers.billing.app:program", name="billing", processes=2, lease_s=LEASE_S, settings={"billing_dir": str(self.billing)})
+                TriggersConfig(
+                    app="cellfeed.consumers.billing.app:program", name="billing", processes=2, lease_s=LEASE_S, settings={"billing_dir": str(self.billing)}
+                )
             ],
             indexes=[IndexWorkersConfig(lease_s=LEASE_S)],
             warehouses=[WarehouseConfig(flush_rows=200, flush_age_s=0.5)],

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from store.cells.cell import StoredCell
-from store.engines.sqlite import engine, integrity
-from store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.sqlite import engine, integrity
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults import bit_flips
 from tests.faults.bit_flips import BIT_FLIP_KINDS, FLIPS_BRIEF, run_bit_flips
 from tests.faults.run import FaultRun
@@ -63,7 +63,7 @@ def test_a_check_that_finds_nothing_is_found(tmp_path: Path, monkeypatch: pytest
 
 def test_a_repair_that_says_more_than_it_did_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
-    monkeypatch.setattr("store.engines.sqlite.mend.SqliteMender.mend", lambda *_: None)
+    monkeypatch.setattr("cellfeed.store.engines.sqlite.mend.SqliteMender.mend", lambda *_: None)
     assert "repair" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from store.cells import canonical_json
-from store.datastore import Datastore
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.datastore import Datastore
 from tests.clients.running_gateway import GatewayProcess
 from tests.faults.group_members import GroupLedger, GroupMember, check_group
 from tests.faults.invariants import check_gapless, check_log, check_reader, merge

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.http.client import Client
+from cellfeed.store.http.client import Client
 from tests.faults.invariants import check_gapless
 from tests.faults.workload import read_log
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, processes, running

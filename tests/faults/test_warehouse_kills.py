@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from cellfeed.consumers.warehouse.layout import STAGING
+from cellfeed.consumers.warehouse.loader import end_offsets
+from cellfeed.consumers.warehouse.table import WarehouseTable
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
-from consumers.warehouse.layout import STAGING
-from consumers.warehouse.loader import end_offsets
-from consumers.warehouse.table import WarehouseTable
-from store.datastore import Datastore
-from store.failpoints import FAILPOINTS
 from tests.clients.running_gateway import REPOSITORY, GatewayProcess
 from tests.clients.trips_log import fill
 

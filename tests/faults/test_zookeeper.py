@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import parse_zookeeper_url
-from bridge.groups.division import Division
-from bridge.groups.membership import Standing
-from bridge.triggers.offsets.kept_offsets import accept, last_known, lost_offsets
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
+from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.kept_offsets import accept, last_known, lost_offsets
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.faults.zookeeper_workers import GROUP, LEASE_S, SHARDS, Workers, all_begun, all_owned, caught_up, is_back, put, saved
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import ZooKeeper

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.faults.zookeeper_workers import SHARDS, Workers, all_owned, caught_up, is_back, put, saved
 from tests.services import local_zookeeper
 from tests.services.local_zookeeper import Ensemble

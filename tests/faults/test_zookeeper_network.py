@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
-from bridge.triggers.shard.position import SAVE_EVERY_S
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.triggers.shard.position import SAVE_EVERY_S
+from cellfeed.store.datastore import Datastore
 from tests.faults.zookeeper_workers import GROUP, Workers, all_owned, caught_up, put, saved
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.tcp_proxy import Direction, TcpProxy

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from bridge.triggers.parked.cells import ParkedCells
-from consumers.billing.app import GROUP
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.consumers.billing.app import GROUP
 from tests.faults.trigger_system import HOSTS, FaultDidNotHappen, Host, TriggerSystem, kill_pids, runs, until
 from tests.faults.trigger_watch import Calls, Feeder, Watch
 from tests.services.tcp_proxy import Direction

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import CARD, cells_of_trip, shipped_csv, trip_row_key
-from consumers.billing.app import BASE_COLUMN, GROUP, STATUS_COLUMN
-from consumers.billing.card_provider import SandboxCardProvider
-from store.api import CellToPut
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.indexes.definition import parse_definition
+from cellfeed.store.api import CellToPut
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.indexes.definition import parse_definition
 from tests.faults.billing_program import POISONS
 from tests.faults.invariants import Violations, check_once_per_cell, check_run_or_parked, merge
 from tests.faults.run import FaultRun

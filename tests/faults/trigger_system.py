@@ -20,10 +20,10 @@ from uuid import uuid4
 import psutil
 import yaml
 
-from bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.consumers.billing.app import GROUP
 from cellfeed.run_dir import RunDir
-from consumers.billing.app import GROUP
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.services.fake_clock import FakeClock
 from tests.services.local_zookeeper import ZooKeeper
 from tests.services.tcp_proxy import TcpProxy

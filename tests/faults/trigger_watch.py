@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator, _claims_prefix
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.paths import birth_of
-from consumers.billing.app import GROUP
-from store.api import CellToPut
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator, _claims_prefix
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.paths import birth_of
+from cellfeed.consumers.billing.app import GROUP
+from cellfeed.store.api import CellToPut
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 from tests.faults.trigger_invariants import Call, Holder, Sample
 
 _LOOK_EVERY_S = 0.15

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
+from cellfeed.consumers.warehouse.loader import FlushPolicy, run_warehouse_loader
 
 FLUSH = FlushPolicy(rows=20, age_s=0.3)
 

@@ -10,11 +10,11 @@ from uuid import UUID, uuid5
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from bridge.events.envelope import decode_envelope
-from store.cells import canonical_json
-from store.cells.cell import Cell
-from store.errors import CellfeedError
-from store.http.client import Client
+from cellfeed.bridge.events.envelope import decode_envelope
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.client import Client
 from tests.faults.invariants import Seen
 from tests.faults.ledger import Ledger
 

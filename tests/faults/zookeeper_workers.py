@@ -16,12 +16,12 @@ from uuid import UUID, uuid5
 
 from kazoo.client import KazooClient
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.zookeeper.paths import version_of
-from bridge.triggers.offsets.kept_offsets import Footholds
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.zookeeper.paths import version_of
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.faults.invariants import check_run_or_parked
 
 ROOT: Final = Path(__file__).parents[2]

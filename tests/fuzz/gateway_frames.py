@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import cache
 from unittest.mock import patch
 
-from bridge.events.envelope import JsonFormat
-from bridge.gateway.apis.advertised import APIS
-from bridge.gateway.limits import FRAME_BYTES_MAX
-from bridge.gateway.topics.topics import Topics
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.gateway.apis.advertised import APIS
+from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX
+from cellfeed.bridge.gateway.topics.topics import Topics
 from tests.fuzz.captures import captured_frames
 from tests.fuzz.lengths import with_a_lie
 from tests.unit.test_gateway_frames import ALL_VERSIONS, SAMPLES, head_bytes, sample

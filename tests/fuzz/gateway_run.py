@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from bridge.gateway.limits import FRAME_BYTES_MAX, FRAME_TIMEOUT_S
-from store.datastore import Datastore
+from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX, FRAME_TIMEOUT_S
+from cellfeed.store.datastore import Datastore
 from tests.clients.raw_requests import encoded, head_bytes
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import SHARDS, fill

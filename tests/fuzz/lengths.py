@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from kio.index import load_request_schema
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
 
-from bridge.gateway.wire.frame_check import _FIXED, read_uvarint
-from bridge.gateway.wire.protocol import is_flexible
+from cellfeed.bridge.gateway.wire.frame_check import _FIXED, read_uvarint
+from cellfeed.bridge.gateway.wire.protocol import is_flexible
 
 _FORMS: Final = {"int16": struct.Struct(">h"), "int32": struct.Struct(">i")}
 _HEAD_BYTES: Final = 8

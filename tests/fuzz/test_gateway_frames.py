@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge.gateway.limits import FRAME_BYTES_MAX
+from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX
 from tests.clients.drivers import DRIVERS
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import expected_records, fill

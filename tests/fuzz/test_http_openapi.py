@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 from tests.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration

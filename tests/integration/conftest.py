@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
-from store.clusters.model.shard_map import even_map
-from store.clusters.moves import steps
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.moves import steps
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
 from tests.services import local_mariadb
 from tests.services.cluster_steps import open_engine
 from tests.services.local_kafka import Kafka, started_kafka

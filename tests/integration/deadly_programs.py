@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from bridge.triggers.program import Trigger, trigger
-from bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
-from store.cells.cell import Cell
+from cellfeed.bridge.triggers.program import Trigger, trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy, TimedOut
+from cellfeed.store.cells.cell import Cell
 
 TIMED_OUT_TRIES: Final = 2
 ENDED_TRIES: Final = 2

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from bridge.coordination.open import open_coordinator
-from bridge.export.batches import Batch
-from bridge.export.declaration import Export
-from bridge.export.unit_run import UnitRun
-from bridge.export.worker import run_exporter
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.contract.values import Head
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.export.batches import Batch
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.unit_run import UnitRun
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
 from tests.services.mariadb_cluster import DATASTORE, LONE_CLUSTER, LONE_NODE, node_opener
 
 

@@ -19,15 +19,15 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.events.messages import header_values
-from bridge.events.record_headers import added_id_of
-from bridge.export.declaration import Export
-from bridge.export.kafka_clients import consumer_of
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.events.messages import header_values
+from cellfeed.bridge.events.record_headers import added_id_of
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.kafka_clients import consumer_of
 from cellfeed.servers.life import LOOPBACK
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.services.local_kafka import Kafka
 from tests.services.waiting import wait_until
 
@@ -250,9 +250,9 @@ def read_topic(export: Export, partitions: int) -> dict[int, list[Copied]]:
 
 def check_equal(datastore: Datastore, export: Export, *, without: set[tuple[int, int]] = frozenset()) -> int:  # type: ignore[assignment]
     """I15: each partition is its shard's log, in order, nothing twice, up to its end; ``without`` cells that were parked. How many records there are."""
-    from bridge.events.record_headers import LeaderEpochs
-    from bridge.events.registry import envelope_schema_id
-    from bridge.export.records import RecordEncoder
+    from cellfeed.bridge.events.record_headers import LeaderEpochs
+    from cellfeed.bridge.events.registry import envelope_schema_id
+    from cellfeed.bridge.export.records import RecordEncoder
 
     encoder = RecordEncoder(export, datastore.name, envelope_schema_id())
     records = 0

@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-from store.datastore import Datastore
-from store.http.server.worker import run_worker
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.server.worker import run_worker
 
 
 def main() -> None:

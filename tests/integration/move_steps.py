@@ -9,18 +9,18 @@ from contextlib import closing, contextmanager, suppress
 
 import confluent_kafka
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.server import GatewayConfig, run_gateway
-from store.cells.body_codec import decode_body
-from store.cells.cell import NewCell
-from store.clusters.model.shard_notes import Clusters
-from store.clusters.moves import mover
-from store.clusters.moves.steps import Moved
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.mysql.connections import TIMEOUT_S
-from store.errors import CellfeedError, StorageUnavailable
-from store.failpoints import FAILPOINTS, clear_failpoints, unwatch_failpoint, watch_failpoint
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.clusters.model.shard_notes import Clusters
+from cellfeed.store.clusters.moves import mover
+from cellfeed.store.clusters.moves.steps import Moved
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.connections import TIMEOUT_S
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
+from cellfeed.store.failpoints import FAILPOINTS, clear_failpoints, unwatch_failpoint, watch_failpoint
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from bridge.triggers.program import Trigger, trigger
-from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from store.cells.cell import Cell
+from cellfeed.bridge.triggers.program import Trigger, trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy
+from cellfeed.store.cells.cell import Cell
 
 
 def ordered(settings: Mapping[str, Any]) -> list[Trigger]:

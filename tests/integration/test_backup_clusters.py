@@ -11,27 +11,27 @@ from uuid import UUID
 
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from store.backups.check import read_segment, read_state, verify
-from store.backups.create import Source, create
-from store.backups.erasures import to_erase, told_of
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_clusters import ClusterTarget
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.register import Register
-from store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
-from store.cells.sharding import shard_of
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange, Replica
-from store.engines.mysql.connections import MySqlServer
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached, passes, set_failpoint
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.check import read_segment, read_state, verify
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_clusters import ClusterTarget
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.restore import IDS_LEFT_OUT, Plan, plan, restore
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange, Replica
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, node_opener
@@ -417,14 +417,14 @@ def test_a_backup_while_minions_do_not_apply_what_they_acknowledged_is_none(
     heads = filled.heads()
     behind = {shard: (head.watermark, head.next_added_id - 1) for shard, head in heads.items() if head.watermark < head.next_added_id}
     assert sum(last + 1 - first for first, last in behind.values()) == 100, "acknowledged, and not shown"
-    monkeypatch.setattr("store.backups.ends.WAIT_S", 1.0)
+    monkeypatch.setattr("cellfeed.store.backups.ends.WAIT_S", 1.0)
     with pytest.raises(StorageUnavailable, match="no backup taken: cells that are acknowledged") as told:
         backed_up(filled, tmp_path)
     assert told.value.exit_code == 1
     for shard, (first, last) in behind.items():
         assert f"shard {shard} from {first} to {last}" in str(told.value)
     assert BackupFolder(tmp_path / "backups").look() == ([], [])
-    monkeypatch.setattr("store.backups.ends.WAIT_S", 60.0)
+    monkeypatch.setattr("cellfeed.store.backups.ends.WAIT_S", 60.0)
     waiting = threading.Thread(target=lambda: [cluster.servers[node].sql("START SLAVE SQL_THREAD") for node in "bc"])
     waiting.start()
     assert backed_up(filled, tmp_path).manifest.cells == 200

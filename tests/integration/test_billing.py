@@ -7,13 +7,13 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.consumers.billing.app import GROUP, STATUS_COLUMN, card_of, program
+from cellfeed.consumers.billing.card_provider import CardDeclined, SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.testing import Kit, RunOutcome
-from consumers.billing.app import GROUP, STATUS_COLUMN, card_of, program
-from consumers.billing.card_provider import CardDeclined, SandboxCardProvider, declines_first
-from consumers.billing.charge_keys import ChargeKeys
-from store.cells.cell import Outcome
-from store.failpoints import FAILPOINTS
 from tests.faults.workload import trip_body
 
 NAMESPACE = UUID("c3e7f4f8-1b8b-5b39-9d8c-0e5d5f7a2f4e")

@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from store.cells.body_codec import forget_dictionaries
-from store.cells.cell import RESTORED_COLUMN, NewCell
-from store.datastore import Datastore
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import Sample, train
-from store.engines.contract.findings import NAMED_MAX
-from store.engines.sqlite.cells import position_of
-from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
-from store.engines.sqlite.scrub import scrub_files
-from store.indexes.definition import parse_definition
+from cellfeed.store.cells.body_codec import forget_dictionaries
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import Sample, train
+from cellfeed.store.engines.contract.findings import NAMED_MAX
+from cellfeed.store.engines.sqlite.cells import position_of
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.indexes.definition import parse_definition
 from tests.rides import rides
 from tests.services.kept_index import differences, index_worker, made_index
 

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from tests.services.cluster_steps import open_engine
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard
 from tests.services.waiting import wait_until

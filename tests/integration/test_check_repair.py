@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.cells.body_codec import is_erased
-from store.datastore import Datastore
-from store.engines.sqlite.cells import position_of
-from store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.cells import position_of
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.integration.test_check import at, check, place, places_of, run
 from tests.rides import rides
 

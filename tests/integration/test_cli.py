@@ -17,17 +17,17 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway.server import GatewayConfig, run_gateway
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
 from cellfeed.cli.main import main
 from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, WarehouseConfig, WorkerConfig, write_config
+from cellfeed.consumers.warehouse.loader import run_warehouse_loader
+from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.run_dir import ProcessEntry, RunDir
-from consumers.warehouse.loader import run_warehouse_loader
-from consumers.warehouse.table import WarehouseTable
-from store.background import LoopTrouble
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
+from cellfeed.store.background import LoopTrouble
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
 from tests.worker_thread import worker_thread
 
 pytestmark = pytest.mark.integration
@@ -324,7 +324,7 @@ def test_a_stopped_trigger_is_shown_and_resumed(run: Run, opened: Datastore) -> 
 def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: Datastore) -> None:
     fill(opened, 10)
     ends = {shard: head.watermark for shard, head in opened.heads().items()}
-    from bridge.coordination.contract import CommittedOffset
+    from cellfeed.bridge.coordination.contract import CommittedOffset
 
     StoreCoordinator(opened.state).commit_offsets("readers", {("trips", 0): CommittedOffset(ends[0])})
     run_dir.record(ProcessEntry("gateway", "gateway", 999_999_999, {"kafka": 1}, "-"))

@@ -15,13 +15,13 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.open import open_coordinator
-from bridge.groups.control import group_prefix
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.groups.control import group_prefix
 from cellfeed.cli.main import command_line
-from store.backups.into_sqlite import SqliteTarget
-from store.datastore import Datastore
-from store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, InvalidRequest, NotFound, ProtectData
 from tests.integration.cli_instance import CELLFEED, ROOT
 from tests.rides import rides
 from tests.services.local_zookeeper import ZooKeeper

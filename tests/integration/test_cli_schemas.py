@@ -11,16 +11,16 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.typed.rejected_cells import note_unfit
-from bridge.typed.typed_column import TypedColumn
-from bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.bridge.typed.typed_column import TypedColumn
+from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.cli import schemas as verbs
 from cellfeed.cli.main import command_line
-from store.cells.body_codec import decode_body
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
 from tests.integration.cli_instance import cellfeed
 
 FARE = {"name": "fare", "type": "long"}
@@ -54,8 +54,8 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.integration
 def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_why(run_dir: Path) -> None:
-    from bridge.typed.schema_files import load_schema
-    from bridge.typed.versions import Settings, register
+    from cellfeed.bridge.typed.schema_files import load_schema
+    from cellfeed.bridge.typed.versions import Settings, register
 
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
         register(datastore.state, "BASE", load_schema(str(write_schema(run_dir, FARE)), run_dir), Settings())
@@ -67,7 +67,7 @@ def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_wh
 
 
 def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge.typed.versions import register_declared
+    from cellfeed.bridge.typed.versions import register_declared
     from cellfeed.config.model import load_config
 
     monkeypatch.setattr(verbs, "HEARD_S", 0.0)

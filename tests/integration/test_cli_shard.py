@@ -20,12 +20,12 @@ from cellfeed.assembly import storage
 from cellfeed.assembly.processes import moves_healed
 from cellfeed.cli.main import command_line
 from cellfeed.config.model import load_config
-from store.cells.cell import new_cell
-from store.cells.sharding import shard_of
-from store.clusters.moves import heal, steps
-from store.clusters.serving import placement
-from store.datastore import Datastore
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.moves import heal, steps
+from cellfeed.store.clusters.serving import placement
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.local_mariadb import MariaDB, drop_all_databases
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, SHARDS
 from tests.services.waiting import wait_until

@@ -14,15 +14,15 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.cli.main import command_line
-from store.datastore import Datastore
-from store.engines.contract.indexes import Entry
-from store.errors import InvalidRequest
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.version import IndexVersion
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.version import IndexVersion
 from tests.integration.cli_instance import CELLFEED, ROOT
 
 pytestmark = pytest.mark.integration

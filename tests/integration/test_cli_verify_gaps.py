@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from store.datastore import Datastore
-from store.engines.sqlite.cells import position_of
-from store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.cells import position_of
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
 from tests.integration.cli_instance import cellfeed, running
 from tests.rides import rides
 

@@ -9,22 +9,22 @@ from uuid import uuid5
 
 import pytest
 
-from store.cells.cell import Outcome, StoredCell, new_cell
-from store.cells.sharding import shard_of
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.auto_failover import AGAIN_S, DETECT_S, FailoverSupervisor
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.promote import Promotion, cluster_role, promote
-from store.clusters.operating.rejoin import clone, follow_again, heard_epoch, is_prefix
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.contract.values import LogRange
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.replication import is_read_only, minion_status, open_for_writes, promotion_lock
-from store.errors import ProtectData, StaleWriter, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.cell import Outcome, StoredCell, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.auto_failover import AGAIN_S, DETECT_S, FailoverSupervisor
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.promote import Promotion, cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, follow_again, heard_epoch, is_prefix
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.replication import is_read_only, minion_status, open_for_writes, promotion_lock
+from cellfeed.store.errors import ProtectData, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.cluster_steps import (
     NAMESPACE,
     cells,

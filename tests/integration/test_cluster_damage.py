@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.clusters.serving.node import DAMAGE_S
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange, Replica
-from store.errors import DataDamaged
-from store.indexes.definition import parse_definition
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.node import DAMAGE_S
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange, Replica
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.indexes.definition import parse_definition
 from tests.integration.move_steps import gateway, kafka_consumer
 from tests.services.cluster_steps import shown
 from tests.services.kept_index import index_worker, made_index

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN, NewCell, Outcome
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.promote import promote
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import OutcomeUnknown, RowErased, StaleWriter
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import OutcomeUnknown, RowErased, StaleWriter
 from tests.integration.cli_instance import cellfeed
 from tests.integration.test_cluster_trim import SHARD, cells, on_every_node
 from tests.services.cluster_steps import checksums, open_engine, put_until_stored
@@ -92,7 +92,7 @@ def test_an_erasure_with_another_epoch_is_refused(cluster: TestCluster, engine: 
 
 
 def test_an_erasure_and_a_trim_are_answered_when_a_minion_has_them(asynchronous: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.clusters.serving.cluster.MINION_WAIT_S", 1.0)
+    monkeypatch.setattr("cellfeed.store.clusters.serving.cluster.MINION_WAIT_S", 1.0)
     victim, *others = cells(1, 6)
     with closing(open_engine(asynchronous)) as engine:
         engine.put([victim, *others])
@@ -117,7 +117,7 @@ def test_an_erasure_and_a_trim_are_answered_when_a_minion_has_them(asynchronous:
 
 
 def test_an_erasure_that_only_the_old_master_had_is_done_again(asynchronous: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.clusters.serving.cluster.MINION_WAIT_S", 0.5)
+    monkeypatch.setattr("cellfeed.store.clusters.serving.cluster.MINION_WAIT_S", 0.5)
     nodes = [{"name": name, "url": server.url} for name, server in asynchronous.servers.items()]
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"datastore": {"shards": SHARDS, "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}]}}))

@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import ShardMap
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.migrate import migrate_cluster
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.migrations import SCHEMA_VERSION
-from store.errors import ProtectData, StorageUnavailable, WrongServerSettings
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import ShardMap
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.migrate import migrate_cluster
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION
+from cellfeed.store.errors import ProtectData, StorageUnavailable, WrongServerSettings
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

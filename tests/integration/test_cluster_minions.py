@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone, follow_again
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.mysql.connections import MySqlServer
-from store.errors import NoMinion, ProtectData
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.errors import NoMinion, ProtectData
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
 from tests.services.cluster_steps import cells, checksums, eventually, open_engine, put_until_stored, shown
 from tests.services.local_mariadb import MariaDB

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.clusters.model.promises import promised_epoch
-from store.clusters.operating.auto_failover import FailoverSupervisor
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone, come_back, follow_again, start_again
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.mysql.replication import minion_status, open_for_writes
-from store.errors import StorageUnavailable, Unavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.clusters.model.promises import promised_epoch
+from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, come_back, follow_again, start_again
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.mysql.replication import minion_status, open_for_writes
+from cellfeed.store.errors import StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.services.cluster_steps import cells, checksums, eventually, put_until_stored
 from tests.services.mariadb_cluster import TestCluster
 
@@ -99,7 +99,7 @@ def test_a_promotion_that_dies_between_promise_and_raise_costs_an_epoch_and_no_c
 
 def test_a_promise_needs_a_majority(cluster: TestCluster, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     put_until_stored(engine, cells(range(5)))
-    monkeypatch.setattr("store.clusters.model.promises._remember", _refuses)
+    monkeypatch.setattr("cellfeed.store.clusters.model.promises._remember", _refuses)
     with pytest.raises(StorageUnavailable, match="majority is needed"):
         promote(cluster.admin)
     monkeypatch.undo()

@@ -10,10 +10,10 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.events.formats import JsonFormat
-from consumers.warehouse.shard_loader import ShardLoader
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
+from cellfeed.bridge.events.formats import JsonFormat
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from tests.faults import export_faults
 from tests.faults.cluster_readers import CLIENT_PATHS, Followed, following
 from tests.faults.cluster_system import seen_stored

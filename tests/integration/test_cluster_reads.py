@@ -8,12 +8,12 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from store.api import CellStore
-from store.cells.cell import Cell
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
-from store.http.client import Client
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.http.client import Client
 from tests.integration.test_http_worker import call
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster

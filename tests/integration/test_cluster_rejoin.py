@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.mysql.replication import copy_lock, follow, is_read_only, minion_status, position
-from store.errors import ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone, come_back, extra_cells, follow_again, heard_epoch, is_prefix, never_replicated
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.mysql.replication import copy_lock, follow, is_read_only, minion_status, position
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
 from tests.services.cluster_steps import (
     cells,

@@ -13,9 +13,9 @@ from uuid import UUID, uuid5
 import pytest
 import yaml
 
-from store.cells.cell import new_cell
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
 from tests.integration.cli_instance import ROOT, cellfeed
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 from tests.services.waiting import wait_until

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from store.clusters.operating import promote as failover
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import follow_again
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.replication import is_read_only, make_read_only, minion_status, position
-from store.errors import CellfeedError, ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.clusters.operating import promote as failover
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import follow_again
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.replication import is_read_only, make_read_only, minion_status, position
+from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
 from tests.services.cluster_steps import cells, eventually, open_engine, put_until_stored, shown, without_replication
 from tests.services.local_mariadb import MariaDB

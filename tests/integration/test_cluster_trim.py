@@ -7,16 +7,16 @@ from contextlib import closing, suppress
 
 import pytest
 
-from store.cells.cell import NewCell
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import follow_again, is_prefix
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
-from store.failpoints import unwatch_failpoint, watch_failpoint
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import follow_again, is_prefix
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import InvalidLocation, StaleWriter, StorageUnavailable, Trimmed, Unavailable
+from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.services.cluster_steps import checksums, eventually, open_engine, put_until_stored
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster

@@ -15,7 +15,7 @@ import yaml
 from cellfeed.config.model import Config, MariaDbServerConfig, ZooKeeperServerConfig, load_config, process_names
 from cellfeed.servers.configured import SERVER_KINDS, SHIPPED_SETTINGS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION
-from store.engines.mysql.connections import parse_mysql_url
+from cellfeed.store.engines.mysql.connections import parse_mysql_url
 from tests.integration.cli_instance import ROOT, cellfeed
 
 DOCKER = ROOT / "docker"

@@ -8,15 +8,15 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, new_cell
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import promote
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.contract.values import Replica
-from store.engines.mysql.connections import MySqlServer
-from store.errors import StorageUnavailable
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.limits import ADDED_ID_MAX
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, bare_servers, make_cluster, node_opener

@@ -19,7 +19,7 @@ from rich.console import Console
 from cellfeed.demo.run import run_demo
 from cellfeed.loading.taxi import expected_figures, shipped_csv
 from cellfeed.run_dir import RunDir
-from store.errors import DataDamaged
+from cellfeed.store.errors import DataDamaged
 from tests.integration.cli_instance import accepts, ended, of_run_dir, processes
 from tests.services.waiting import wait_until
 

@@ -15,11 +15,11 @@ import pytest
 
 from cellfeed.cli.main import main
 from cellfeed.config.model import Config, DatastoreConfig, write_config
-from store.cells.body_codec import forget_dictionaries
-from store.datastore import Datastore
-from store.dictionaries.trainer import SAMPLES_WANTED
-from store.engines.contract.dictionaries import REFRESH_S
-from store.http.client import Client
+from cellfeed.store.cells.body_codec import forget_dictionaries
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.trainer import SAMPLES_WANTED
+from cellfeed.store.engines.contract.dictionaries import REFRESH_S
+from cellfeed.store.http.client import Client
 from tests.integration.cli_instance import ROOT, running
 from tests.rides import ride, rider, rides, row_of
 from tests.services.waiting import wait_until
@@ -147,9 +147,9 @@ def test_an_operator_trains_looks_keeps_and_recovers(tmp_path: Path, run: Run) -
 WRITER = """
 import sys
 from pathlib import Path
-from store.datastore import Datastore
-from store.dictionaries import trainer
-from store.dictionaries.training import SAMPLES_MIN
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries import trainer
+from cellfeed.store.dictionaries.training import SAMPLES_MIN
 from tests.rides import rides
 trainer.SAMPLES_WANTED = SAMPLES_MIN
 store = Datastore.open_embedded(Path(sys.argv[1]), shards=4)

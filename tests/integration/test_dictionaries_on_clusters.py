@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
-from store.cells.cell import NewCell
-from store.cells.dictionary import Dictionary
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.promote import cluster_role, promote
-from store.clusters.operating.rejoin import clone
-from store.clusters.serving import dictionaries as clustered
-from store.clusters.serving.engine import ClusteredEngine
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import Sample, train
-from store.engines.contract import dictionaries as dictionary_contract
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.errors import DataDamaged, DictionaryLost, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, CODEC_JSON_ZSTD, decode_body, forget_dictionaries
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import clone
+from cellfeed.store.clusters.serving import dictionaries as clustered
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import Sample, train
+from cellfeed.store.engines.contract import dictionaries as dictionary_contract
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.errors import DataDamaged, DictionaryLost, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.cli_instance import cellfeed
 from tests.rides import rides
 from tests.services import local_mariadb

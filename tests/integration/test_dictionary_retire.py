@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from bridge.backups.kept_state import belongs
+from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.cli.main import main
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, restore
-from store.cells.body_codec import CODEC_JSON_DICTIONARY, forget_dictionaries
-from store.cells.dictionary import Dictionary
-from store.datastore import Datastore
-from store.dictionaries.retiring import retire
-from store.dictionaries.trainer import publish
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.scrub import scrub_files
-from store.errors import NotFound
-from store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, forget_dictionaries
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.retiring import retire
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.errors import NotFound
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from tests.rides import ride, row_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240), pytest.mark.usefixtures("no_other_stores")]

@@ -7,15 +7,15 @@ from contextlib import closing, suppress
 
 import pytest
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import NewCell, Outcome
-from store.clusters.moves import heal, mover
-from store.clusters.moves.steps import Moved
-from store.clusters.moves.underway import underway
-from store.clusters.serving import placement
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import OutcomeUnknown, RowErased, ShardMoving, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.clusters.moves import heal, mover
+from cellfeed.store.clusters.moves.steps import Moved
+from cellfeed.store.clusters.moves.underway import underway
+from cellfeed.store.clusters.serving import placement
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import OutcomeUnknown, RowErased, ShardMoving, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at
 from tests.integration.move_steps import SHARD, admins, cells, log, move, open_engine, paused_mover, serving, shown, urls
 from tests.services.local_mariadb import MariaDB

@@ -8,19 +8,19 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import RetryPolicy
-from bridge.typed.rejected_cells import note_unfit, unfit_cells
-from store.cells.cell import ERASED_COLUMN, Cell
-from store.datastore import Datastore
-from store.engines.sqlite.scrub import scrub_files
-from store.failpoints import FailpointReached, set_failpoint
-from store.indexes import catalog
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.trimmed import IndexedTrim
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.bridge.typed.rejected_cells import note_unfit, unfit_cells
+from cellfeed.store.cells.cell import ERASED_COLUMN, Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.indexes import catalog
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.trimmed import IndexedTrim
+from cellfeed.store.indexes.version import IndexVersion
 from tests.services.made_of_cells import BY_SECRET
 from tests.unit.trigger_steps import GROUP, Worker
 

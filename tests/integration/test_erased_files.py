@@ -14,12 +14,12 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.parked.cells import ParkedCells
-from store.cells.body_codec import is_erased
-from store.datastore import Datastore
-from store.engines.sqlite.scrub import scrub_files
-from store.errors import ProtectData
-from store.failpoints import FailpointReached, set_failpoint
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, ended, running
 from tests.services.made_of_cells import indexed_and_parked
 from tests.services.waiting import wait_until
@@ -117,7 +117,7 @@ def test_an_erasure_whose_program_was_killed_is_told_by_status_and_ended_by_a_wo
     with Datastore.open_embedded(run_dir / "store", shards=SHARDS) as datastore:
         datastore.put_cell(row, "BASE", 1, {"name": "somebody"})
     opened = f"Datastore.open_embedded({str(run_dir / 'store')!r}, shards={SHARDS})"
-    program = f"import uuid; from store.datastore import Datastore; {opened}.erase_row(uuid.UUID(int=9))"
+    program = f"import uuid; from cellfeed.store.datastore import Datastore; {opened}.erase_row(uuid.UUID(int=9))"
     killed = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False, env={**os.environ, "CELLFEED_FAILPOINTS": "datastore.erase.told=kill"}
     )

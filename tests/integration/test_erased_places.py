@@ -9,11 +9,11 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.typed.rejected_cells import forget_row
-from store.datastore import Datastore
-from store.engines.sqlite.scrub import scrub_files
-from store.indexes import catalog
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.typed.rejected_cells import forget_row
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.indexes import catalog
 from tests.services.personal_data import PLACES, SHARDS, files_with
 
 pytestmark = pytest.mark.integration

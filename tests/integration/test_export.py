@@ -26,33 +26,33 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported at
     ResourceType,
 )
 
-from bridge.backups.readers import export_readers
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.open import open_coordinator
-from bridge.export import export_group, pace, taking_over, unit_run
-from bridge.export.batches import Batch, BatchReader
-from bridge.export.declaration import Export
-from bridge.export.export_terms import settled
-from bridge.export.forgetting import forget_export
-from bridge.export.kafka_errors import Verdict, error_of, verdict
-from bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
-from bridge.export.records import OutRecord
-from bridge.export.tails import read_tails
-from bridge.export.unit_producer import PartitionMoved, UnitProducer
-from bridge.export.verify import ExportVerifier, verify_export
-from bridge.export.watching import Watching
-from bridge.export.worker import run_exporter
-from bridge.groups.control import Control
-from bridge.groups.history import Operator, history, operator
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.trimming.needed import needs
-from bridge.trimming.trim import Trimming
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.errors import NotFound, ProtectData, Refused, StorageUnavailable
-from store.failpoints import unwatch_failpoint, watch_failpoint
+from cellfeed.bridge.backups.readers import export_readers
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.export import export_group, pace, taking_over, unit_run
+from cellfeed.bridge.export.batches import Batch, BatchReader
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import settled
+from cellfeed.bridge.export.forgetting import forget_export
+from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict
+from cellfeed.bridge.export.limits import METADATA_S, READ_AHEAD_CELLS_MIN, TRANSACTION_CELLS_MAX
+from cellfeed.bridge.export.records import OutRecord
+from cellfeed.bridge.export.tails import read_tails
+from cellfeed.bridge.export.unit_producer import PartitionMoved, UnitProducer
+from cellfeed.bridge.export.verify import ExportVerifier, verify_export
+from cellfeed.bridge.export.watching import Watching
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.history import Operator, history, operator
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.trimming.needed import needs
+from cellfeed.bridge.trimming.trim import Trimming
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import NotFound, ProtectData, Refused, StorageUnavailable
+from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
 from tests.integration.export_process import LOOKS_MEANWHILE
 from tests.integration.export_steps import (
     WAIT_S,
@@ -652,7 +652,7 @@ def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_a
 
 
 def _exported(export: object) -> dict[int, int]:
-    from bridge.export.kafka_clients import consumer_of
+    from cellfeed.bridge.export.kafka_clients import consumer_of
 
     consumer = consumer_of(export)  # type: ignore[arg-type]
     try:

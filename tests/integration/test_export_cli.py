@@ -12,9 +12,9 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export.worker import run_exporter
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.store.datastore import Datastore
 from tests.integration.cli_instance import cellfeed, processes, running
 from tests.integration.export_steps import WAIT_S, export_to, kafka_admin, put, wait_caught_up
 from tests.services.local_kafka import Kafka

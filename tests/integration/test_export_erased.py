@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # exported at run time, not in its types
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export.verify import ExportVerifier
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.verify import ExportVerifier
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.datastore import Datastore
 from cellfeed.verify import StorePlace, TopicPlace, verify
-from store.cells.cell import ERASED_COLUMN
-from store.datastore import Datastore
 from tests.integration.export_steps import NAMESPACE, Exporter, check_equal, export_to, exporters, put, read_topic, wait_caught_up
 from tests.services.local_kafka import Kafka
 from tests.services.waiting import wait_until

@@ -11,12 +11,12 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export.verify import verify_export
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.versions import Settings, register
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.verify import verify_export
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.store.datastore import Datastore
 from tests.integration.export_steps import Exporter, export_to, exporters, put, read_topic, wait_caught_up
 from tests.services.local_kafka import Kafka
 from tests.services.schema_registry import Asked, answering

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bridge.events.record_batch import decode_record_batches
-from bridge.gateway.apis.advertised import APIS
-from store.datastore import Datastore
+from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.gateway.apis.advertised import APIS
+from cellfeed.store.datastore import Datastore
 from tests.clients import raw_requests
 from tests.clients.raw_requests import encoded
 from tests.clients.running_gateway import GatewayProcess

@@ -9,21 +9,21 @@ from contextlib import contextmanager
 
 import pytest
 
-from store.cells.cell import new_cell
-from store.cells.dictionary import Dictionary
-from store.clusters.model.roles import Role, read_role
-from store.clusters.operating.migrate import migrate_cluster
-from store.clusters.operating.promote import cluster_role, promote
-from store.engines.contract.indexes import IndexTable
-from store.engines.contract.state_limits import REVISIONS_SKIPPED
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.guard import DURABLE_SETTINGS
-from store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
-from store.engines.mysql.replication import make_read_only, open_for_writes
-from store.engines.mysql.state import MySqlState
-from store.errors import CellfeedError, OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.clusters.model.roles import Role, read_role
+from cellfeed.store.clusters.operating.migrate import migrate_cluster
+from cellfeed.store.clusters.operating.promote import cluster_role, promote
+from cellfeed.store.engines.contract.indexes import IndexTable
+from cellfeed.store.engines.contract.state_limits import REVISIONS_SKIPPED
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.guard import DURABLE_SETTINGS
+from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, Step, migrate
+from cellfeed.store.engines.mysql.replication import make_read_only, open_for_writes
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 from tests.services.cluster_steps import NAMESPACE, eventually, open_engine, without_replication
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from store.cells.cell import Outcome
-from store.clusters.model.roles import change_role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import MAP_KEY, even_map, read_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.operating.migrate import identify
-from store.clusters.operating.promote import cluster_role, master_state
-from store.clusters.operating.rejoin import clone, follow_again
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.replication import is_read_only
-from store.errors import ProtectData
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from store.histories import History
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.clusters.model.roles import change_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import MAP_KEY, even_map, read_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.operating.migrate import identify
+from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.replication import is_read_only
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.histories import History
 from tests.services.cluster_steps import cells, open_engine
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster, cells_of_shard, make_cluster

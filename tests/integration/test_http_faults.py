@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.datastore import Datastore
-from store.errors import OutcomeUnknown, StorageUnavailable
-from store.http.client import Client
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.http.client import Client
 from tests.integration.cutting_proxy import cutting_proxy
 from tests.services.free_ports import free_port
 from tests.worker_thread import worker_thread

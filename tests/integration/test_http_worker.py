@@ -17,13 +17,13 @@ from uuid import UUID, uuid4
 import msgpack
 import pytest
 
-from store.datastore import Datastore
-from store.errors import ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached
-from store.http.server.connections import Connection
-from store.http.server.put_stream import LINE_BYTES_MAX
-from store.http.server.worker import check_loopback, run_worker
-from store.limits import HTTP_BODY_BYTES_MAX
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached
+from cellfeed.store.http.server.connections import Connection
+from cellfeed.store.http.server.put_stream import LINE_BYTES_MAX
+from cellfeed.store.http.server.worker import check_loopback, run_worker
+from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
 from tests.worker_thread import worker_thread
 
 ROW = UUID(int=0xFEED)
@@ -256,7 +256,7 @@ def test_a_worker_whose_writer_has_ended_is_not_ready_and_says_why(tmp_path: Pat
         def fail(*_: object) -> None:
             raise FailpointReached("the thread's end")
 
-        monkeypatch.setattr("store.commit.group_commit.answer_all", fail)
+        monkeypatch.setattr("cellfeed.store.commit.group_commit.answer_all", fail)
         answer = call(port, "POST", "/v1/trips/cell", cell_json())
         assert (answer[0], error_of(answer)["error"]) == (504, "outcome_unknown")
         deadline_s = time.monotonic() + 10

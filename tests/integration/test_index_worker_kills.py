@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from bridge.indexes.groups import index_positions
-from store.datastore import Datastore
-from store.indexes.check import IndexCheck
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.definition import parse_definition
 from tests.services.kept_index import caught_up, index_worker
 
 pytestmark = pytest.mark.integration
@@ -30,9 +30,9 @@ WORKER = """
 import sys, threading
 from contextlib import closing
 from pathlib import Path
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.worker import IndexWorker
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.store.datastore import Datastore
 
 with Datastore.open_embedded(Path(sys.argv[1])) as datastore, closing(StoreCoordinator(datastore.state)) as coordinator:
     IndexWorker(datastore, coordinator, "doomed", lease_s=1.0).run(threading.Event())

@@ -13,19 +13,19 @@ from uuid import UUID, uuid4
 import duckdb
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.groups import index_positions
-from bridge.indexes.status import drop_versions, version_status
-from bridge.indexes.worker import IndexWorker
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.indexes.status import drop_versions, version_status
+from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.loading.taxi import load_taxi, shipped_csv, trip_row_key
-from store.datastore import Datastore
-from store.engines.contract.indexes import Entry
-from store.errors import InvalidLocation, InvalidRequest, NotFound, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from store.http.client import Client
-from store.indexes.check import IndexCheck
-from store.indexes.definition import IndexDefinition, parse_definition
-from store.indexes.version import IndexVersion
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.http.client import Client
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.definition import IndexDefinition, parse_definition
+from cellfeed.store.indexes.version import IndexVersion
 from tests.services.kept_index import built, caught_up, index_worker, made_index
 from tests.services.waiting import wait_until
 from tests.worker_thread import worker_thread

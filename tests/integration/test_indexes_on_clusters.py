@@ -13,17 +13,17 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.indexes.groups import index_positions
-from store.clusters.model.shard_map import even_map
-from store.clusters.operating.auto_failover import FailoverSupervisor
-from store.clusters.operating.promote import Promotion
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.clusters.serving.fan_out import FAN_OUT_THREADS
-from store.datastore import Datastore
-from store.errors import StaleWriter, StorageUnavailable, Unavailable
-from store.indexes.check import IndexCheck
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
+from cellfeed.store.clusters.operating.promote import Promotion
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.fan_out import FAN_OUT_THREADS
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.definition import parse_definition
 from tests.services.cluster_steps import open_engine
 from tests.services.kept_index import caught_up, index_worker, made_index
 from tests.services.local_mariadb import MariaDB

@@ -8,12 +8,12 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.program import RetryPolicy, trigger
+from cellfeed.bridge.triggers.program import RetryPolicy, trigger
+from cellfeed.store.cells.cell import Cell, Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.testing import FaultNeverHappened, Kit, NotIdle, RunOutcome, TriggerStopped
-from store.cells.cell import Cell, Outcome
-from store.datastore import Datastore
-from store.errors import OutcomeUnknown, StorageUnavailable
-from store.failpoints import FAILPOINTS
 
 NAMESPACE = UUID("0b6dbf6c-6f0f-5d5b-a26f-2e3b0f3f6f4a")
 KEYS = [uuid5(NAMESPACE, str(number)) for number in range(24)]

@@ -29,7 +29,7 @@ from cellfeed.servers.kafka_jars import JarsUnavailable, kafka_class_path
 from cellfeed.servers.life import start_server
 from cellfeed.servers.mariadb import Account, MariaDbServer
 from cellfeed.servers.zookeeper import JARS, ZooKeeperServer
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 from tests.integration.cli_instance import ROOT, accepts, cellfeed, ended, kill, processes
 from tests.services import local_mariadb
 from tests.services.free_ports import free_ports

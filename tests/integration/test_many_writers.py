@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from store.cells.cell import Cell
-from store.datastore import Datastore
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
 from tests.integration.writer_process import body_of, row_of
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cellfeed.servers.configured import SHIPPED_SETTINGS
-from store.clusters.model.roles import ROLE_KEY
-from store.clusters.operating.promote import promote
-from store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.model.roles import ROLE_KEY
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from tests.services.cluster_steps import open_engine
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import TestCluster

@@ -8,15 +8,15 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from store.cells.body_codec import is_erased
-from store.cells.cell import NewCell
-from store.clusters.model.shard_map import even_map
-from store.clusters.moves import mover, steps
-from store.clusters.moves.underway import underway
-from store.clusters.serving import placement
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import ShardMoving, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.clusters.model.shard_map import even_map
+from cellfeed.store.clusters.moves import mover, steps
+from cellfeed.store.clusters.moves.underway import underway
+from cellfeed.store.clusters.serving import placement
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import ShardMoving, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.integration.move_steps import SHARD, admins, cells, move, open_engine, shown
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import BUSY_FENCE_MAX_S, DATASTORE, SHARDS, TestCluster, make_cluster

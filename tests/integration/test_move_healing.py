@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from store.clusters.model import shard_notes
-from store.clusters.model.shard_map import read_map, write_map
-from store.clusters.moves import heal, mover
-from store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
-from store.clusters.moves.underway import Underway, underway
-from store.clusters.operating.promote import master_state
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.mysql.connections import query
-from store.errors import InvalidRequest, StorageUnavailable
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.store.clusters.model import shard_notes
+from cellfeed.store.clusters.model.shard_map import read_map, write_map
+from cellfeed.store.clusters.moves import heal, mover
+from cellfeed.store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
+from cellfeed.store.clusters.moves.underway import Underway, underway
+from cellfeed.store.clusters.operating.promote import master_state
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.faults.mover_process import kill_mover_at
 from tests.integration.move_steps import SHARD, admins, cells, check, log, move, open_engine, paused_mover, serving, tailing, urls, writing
 from tests.services.mariadb_cluster import SHARDS, TestCluster

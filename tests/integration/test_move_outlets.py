@@ -11,13 +11,13 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export.verify import verify_export
-from bridge.export.worker import run_exporter
-from bridge.typed.body_schema import body_schema
-from bridge.typed.versions import Settings, register
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export.verify import verify_export
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
 from tests.clients import raw_requests
 from tests.integration.export_steps import check_equal, export_to, wait_caught_up
 from tests.integration.move_steps import SHARD, cells, gateway, move, open_engine, shown, writing

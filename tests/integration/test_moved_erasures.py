@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import RowErased
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import RowErased
 from tests.integration.move_steps import SHARD, cells, move, open_engine, shown
 from tests.services.mariadb_cluster import TestCluster
 

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 from pymysql.connections import Connection
 
-from store.cells.cell import new_cell
-from store.engines.mysql.connections import MySqlServer, is_mariadb, query
-from store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, is_mariadb, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

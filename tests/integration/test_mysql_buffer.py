@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell
-from store.engines.mysql.buffer import MySqlBuffer
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.engines.mysql.buffer import MySqlBuffer
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from store.engines.mysql import checks
-from store.engines.mysql.checks import CLOCK_SKEW_MAX_S, PACKET_BYTES_MIN, Problem, ServerRole, check_server, check_tables, refuse
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.migrations import Layout, migrate
-from store.errors import ProtectData, WrongServerSettings
+from cellfeed.store.engines.mysql import checks
+from cellfeed.store.engines.mysql.checks import CLOCK_SKEW_MAX_S, PACKET_BYTES_MIN, Problem, ServerRole, check_server, check_tables, refuse
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.migrations import Layout, migrate
+from cellfeed.store.errors import ProtectData, WrongServerSettings
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 

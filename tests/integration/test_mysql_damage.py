@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from store.cells.body_codec import decode_body
-from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
-from store.cells.sharding import shard_of
-from store.engines.contract.values import LogRange
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import DataDamaged
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import DataDamaged
 from tests.rides import rides
 from tests.services.local_mariadb import MariaDB
 

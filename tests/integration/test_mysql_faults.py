@@ -19,15 +19,15 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from store.cells.cell import NewCell, Outcome, new_cell
-from store.cells.sharding import shard_of
-from store.engines.mysql import cells as mysql_cells
-from store.engines.mysql import connections
-from store.engines.mysql import put as mysql_put
-from store.engines.mysql.checks import PACKET_BYTES_MIN
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.engine import MySqlEngine
-from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
+from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.engines.mysql import cells as mysql_cells
+from cellfeed.store.engines.mysql import connections
+from cellfeed.store.engines.mysql import put as mysql_put
+from cellfeed.store.engines.mysql.checks import PACKET_BYTES_MIN
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 from tests.services.small_disk import NoSmallDisk, fill, make_room, small_disk

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store.engines.contract.findings import Findings
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.integrity import check_node
-from store.engines.mysql.migrations import Layout
-from store.errors import DataDamaged
+from cellfeed.store.engines.contract.findings import Findings
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.integrity import check_node
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import DataDamaged
 from tests.rides import rides
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.datastore import Datastore
-from store.engines.mysql.checks import PACKET_BYTES_MIN
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.limits import BATCH_BYTES_MAX, GROUP_BYTES_MAX
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.mysql.checks import PACKET_BYTES_MIN
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.limits import BATCH_BYTES_MAX, GROUP_BYTES_MAX
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.locks import free_locks, take_lock
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.locks import free_locks, take_lock
 from tests.services.cluster_steps import eventually
 from tests.services.local_mariadb import MariaDB
 

@@ -16,12 +16,12 @@ from uuid import UUID
 import pytest
 from pymysql.connections import Connection
 
-from store.cells.cell import Outcome, new_cell
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, RunStatement, Step, add_column, check_schema, migrate
-from store.errors import ProtectData
-from store.failpoints import FailpointReached, passes, set_failpoint
+from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, STEPS, Layout, RunStatement, Step, add_column, check_schema, migrate
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration
@@ -84,8 +84,8 @@ def test_making_a_datastore_that_was_killed_is_refused_until_it_is_finished(serv
 
 def test_a_process_killed_while_it_makes_a_datastore_leaves_neither_lock_nor_dead_end(server: MySqlServer, empty_mariadb: MariaDB) -> None:
     program = (
-        "from store.engines.mysql.connections import MySqlServer\n"
-        "from store.engines.mysql.migrations import Layout, migrate\n"
+        "from cellfeed.store.engines.mysql.connections import MySqlServer\n"
+        "from cellfeed.store.engines.mysql.migrations import Layout, migrate\n"
         f"migrate(MySqlServer({empty_mariadb.url!r}), Layout('trips', 4), create=True)"
     )
     environment = {**os.environ, "CELLFEED_FAILPOINTS": "mysql.migrate.inside_step=kill@3"}

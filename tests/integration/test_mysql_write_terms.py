@@ -9,13 +9,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from store.cells.cell import NewCell, Outcome
-from store.clusters.model.roles import Role, write_role
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.guard import ROLE_KEY
-from store.errors import StaleWriter
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.clusters.model.roles import Role, write_role
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.errors import StaleWriter
 from tests.services.local_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration

@@ -16,9 +16,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.client import Client
 from cellfeed.verify import StorePlace, verify
-from store.datastore import Datastore
-from store.http.client import Client
 from tests.integration.cli_instance import EMBEDDED, cellfeed, ended, processes
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import new_cell
-from store.datastore import Datastore
-from store.http.client import Client
-from store.limits import READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.client import Client
+from cellfeed.store.limits import READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 
@@ -30,8 +30,8 @@ GROWTH_MAX_BYTES = 160 << 20
 _WORKER = """
 import sys
 from pathlib import Path
-from store.datastore import Datastore
-from store.http.server.worker import run_worker
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.server.worker import run_worker
 with Datastore.open_embedded(Path(sys.argv[1]), "trips", 4) as opened:
     run_worker(opened, on_started=lambda port: print(port, flush=True))
 """
@@ -56,7 +56,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Worker:
     def __init__(self, directory: Path) -> None:
         command = [sys.executable, "-c", _WORKER, str(directory)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})  # noqa: PTH109
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
 

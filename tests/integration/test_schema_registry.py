@@ -18,17 +18,17 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-import schemas
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.events.envelope import AvroFormat
-from bridge.events.registry import SchemaRegistry, envelope_schema_id
-from bridge.events.registry_http import registry_app
-from bridge.events.views import Condition
-from bridge.gateway.server import GatewayConfig, run_gateway
-from bridge.gateway.topics.declared_topics import VirtualTopic
-from store.cells.cell import StoredCell
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
+import cellfeed.schemas
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.events.envelope import AvroFormat
+from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
+from cellfeed.bridge.events.registry_http import registry_app
+from cellfeed.bridge.events.views import Condition
+from cellfeed.bridge.gateway.server import GatewayConfig, run_gateway
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
 
 START_TIMEOUT_S = 20.0
 TOPIC = "trips.BASE"
@@ -84,7 +84,7 @@ def test_avro_deserializer_reads_a_cell(client: SchemaRegistryClient, settings: 
 
 @pytest.mark.integration
 def test_a_reader_with_fewer_fields_gets_those(client: SchemaRegistryClient) -> None:
-    envelope = schemas.load_avro("cell_envelope")
+    envelope = cellfeed.schemas.load_avro("cell_envelope")
     envelope["fields"] = [field for field in envelope["fields"] if field["name"] in ("added_id", "body")]
     deserializer = AvroDeserializer(client, json.dumps(envelope))
     assert deserializer(value(), SerializationContext(TOPIC, MessageField.VALUE)) == {"added_id": 4711, "body": BODY.decode()}
@@ -92,7 +92,7 @@ def test_a_reader_with_fewer_fields_gets_those(client: SchemaRegistryClient) -> 
 
 @pytest.mark.integration
 def test_a_program_that_registers_the_envelope_gets_its_id_and_writes_our_bytes(client: SchemaRegistryClient) -> None:
-    text = schemas.avro_text("cell_envelope")
+    text = cellfeed.schemas.avro_text("cell_envelope")
     assert client.register_schema(f"{TOPIC}-value", Schema(text, "AVRO")) == envelope_schema_id()
     serializer = AvroSerializer(client, text)
     event = AvroDeserializer(client)(value(), SerializationContext(TOPIC, MessageField.VALUE))
@@ -110,7 +110,7 @@ def test_the_client_finds_its_way_around(client: SchemaRegistryClient) -> None:
     latest = client.get_latest_version(subject)
     assert (latest.schema_id, latest.version, latest.subject) == (envelope_schema_id(), 1, subject)
     assert client.get_version(subject, 1).schema_id == envelope_schema_id()
-    assert client.lookup_schema(subject, Schema(schemas.avro_text("cell_envelope"), "AVRO")).schema_id == envelope_schema_id()
+    assert client.lookup_schema(subject, Schema(cellfeed.schemas.avro_text("cell_envelope"), "AVRO")).schema_id == envelope_schema_id()
     assert client.get_compatibility() == client.get_compatibility(subject) == "FULL_TRANSITIVE"
     assert client.get_mode(subject) == "READONLY"
 

@@ -12,15 +12,15 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.triggers.parked.cells import ParkedCells
 from cellfeed.assembly.storage import engine_of
-from store.cells.cell import NewCell, StoredCell, new_cell
-from store.cells.sharding import shard_of
-from store.clusters.operating.scrub import scrub_cluster
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.failpoints import FailpointReached, set_failpoint
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.operating.scrub import scrub_cluster
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.indexes.version import IndexVersion
 from tests.integration.cli_instance import cellfeed
 from tests.services import local_mariadb
 from tests.services.cluster_steps import checksums, open_engine

@@ -12,10 +12,10 @@ import yaml
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from store.clusters.moves import mover, shard_diff
-from store.clusters.moves.shard_diff import ShardDiff, diff_shard
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import ProtectData
+from cellfeed.store.clusters.moves import mover, shard_diff
+from cellfeed.store.clusters.moves.shard_diff import ShardDiff, diff_shard
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import ProtectData
 from tests.integration.move_steps import SHARD, admins, cells, log, move, open_engine, shown
 from tests.services.local_mariadb import MariaDB
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster

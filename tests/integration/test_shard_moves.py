@@ -10,23 +10,23 @@ from contextlib import ExitStack, closing, suppress
 import confluent_kafka
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, PutResult
-from store.clusters.model.shard_map import read_map
-from store.clusters.moves import mover, steps
-from store.clusters.moves.underway import owners, underway
-from store.clusters.operating.promote import promote
-from store.clusters.operating.rejoin import clone, follow_again
-from store.clusters.serving import placement
-from store.clusters.serving.engine import ClusteredEngine
-from store.datastore import Datastore
-from store.engines.contract.indexes import IndexTable
-from store.engines.contract.values import LogRange
-from store.engines.mysql.state import MySqlState
-from store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, PutResult
+from cellfeed.store.clusters.model.shard_map import read_map
+from cellfeed.store.clusters.moves import mover, steps
+from cellfeed.store.clusters.moves.underway import owners, underway
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.rejoin import clone, follow_again
+from cellfeed.store.clusters.serving import placement
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.indexes import IndexTable
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, ShardMoving, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.version import IndexVersion
 from tests.integration.move_steps import (
     POINTS,
     SHARD,

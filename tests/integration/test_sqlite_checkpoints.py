@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import store.engines.sqlite.files as sqlite_files
-from store.engines.sqlite.files import SqliteFile, connect
-from store.failpoints import passes, set_failpoint
+import cellfeed.store.engines.sqlite.files as sqlite_files
+from cellfeed.store.engines.sqlite.files import SqliteFile, connect
+from cellfeed.store.failpoints import passes, set_failpoint
 
 
 def fill(file: SqliteFile, commits: int, size: int = 4096) -> None:

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-import store.engines.sqlite.files as sqlite_files
-from store.datastore import Datastore
-from store.failpoints import watch_failpoint
+import cellfeed.store.engines.sqlite.files as sqlite_files
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import watch_failpoint
 from tests.services.small_disk import NoSmallDisk, fill, make_room, small_disk
 
 ROOT = Path(__file__).parents[2]
@@ -24,10 +24,10 @@ AT_THE_DESCRIPTOR_LIMIT = f"""
 import os, sys, resource
 from pathlib import Path
 from uuid import UUID
-import store.engines.sqlite.files as sqlite_files
-from store.datastore import Datastore
-from store.cells.dictionary import Dictionary
-from store.engines.contract.indexes import Entry, IndexTable
+import cellfeed.store.engines.sqlite.files as sqlite_files
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.engines.contract.indexes import Entry, IndexTable
 
 sqlite_files._CHECKPOINT_BYTES = 0
 store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})
@@ -87,8 +87,8 @@ WRITER = f"""
 import sys
 from pathlib import Path
 from uuid import UUID
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 
 store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})
 print("open", flush=True)

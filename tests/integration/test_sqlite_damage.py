@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from store.cells.body_codec import decode_body
-from store.cells.cell import RESTORED_COLUMN, NewCell, Outcome
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.open import CELLS_FILE
-from store.engines.sqlite.scrub import scrub_files
-from store.errors import CellfeedError, DataDamaged
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.errors import CellfeedError, DataDamaged
 from tests.rides import rides
 
 SHARDS = 2

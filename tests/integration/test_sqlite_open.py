@@ -16,18 +16,18 @@ from uuid import UUID
 
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.indexes.rebuild import rebuild_indexes
-from bridge.indexes.worker import IndexWorker
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.engines.sqlite.instance_lock import exclusive_lock, lock_path
-from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
-from store.engines.sqlite.scrub import scrub_files
-from store.errors import InvalidRequest, OutcomeUnknown, ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached, set_failpoint, unwatch_failpoint, watch_failpoint
-from store.histories import History
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.indexes.rebuild import rebuild_indexes
+from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock, lock_path
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, STATE_FILE
+from cellfeed.store.engines.sqlite.scrub import scrub_files
+from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, set_failpoint, unwatch_failpoint, watch_failpoint
+from cellfeed.store.histories import History
+from cellfeed.store.indexes.definition import parse_definition
 from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -181,7 +181,7 @@ def test_a_kill_while_the_files_are_made_or_adopted_is_completed(tmp_path: Path,
         filled(tmp_path)
         as_before_identities(tmp_path / "trips")
     program = (
-        "from pathlib import Path; from store.engines.sqlite.engine import SqliteEngine\n"
+        "from pathlib import Path; from cellfeed.store.engines.sqlite.engine import SqliteEngine\n"
         f"while True:\n    engine = SqliteEngine(Path({str(tmp_path / 'trips')!r}), 'trips', {SHARDS}); engine.indexes; engine.close()"
     )
     environment = {**os.environ, "CELLFEED_FAILPOINTS": f"{failpoint}=kill@{at_pass}"}
@@ -346,7 +346,7 @@ def test_a_fork_keeps_the_lock_until_both_have_ended(place: Path) -> None:
 
 def test_a_killed_process_holds_nothing(place: Path) -> None:
     opening = f"SqliteEngine(Path({str(place)!r}), 'trips', {SHARDS})"
-    program = f"import os; from pathlib import Path; from store.engines.sqlite.engine import SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
+    program = f"import os; from pathlib import Path; from cellfeed.store.engines.sqlite.engine import SqliteEngine; {opening}; os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == -signal.SIGKILL
     assert scrub_files(place)
 

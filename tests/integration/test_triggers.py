@@ -15,14 +15,14 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.shard.run import CHUNK_CELLS
-from consumers.billing.app import GROUP
-from consumers.billing.card_provider import SandboxCardProvider, declines_first
-from consumers.billing.charge_keys import ChargeKeys
-from store.datastore import Datastore
-from store.failpoints import FAILPOINTS
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.shard.run import CHUNK_CELLS
+from cellfeed.consumers.billing.app import GROUP
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FAILPOINTS
 from tests.faults.invariants import check_once_per_cell, check_run_or_parked
 from tests.faults.workload import trip_body
 from tests.services.waiting import wait_until
@@ -274,9 +274,9 @@ def test_billing_charges_each_trip_once_whatever_it_is_killed_at(store: Datastor
     store.put_cells([(uuid5(NAMESPACE, str(n)), "BASE", 1, trip_body(n)) for n in range(trips)])
     # Something that billing must park, so that parking is a crash point too.
     store.put_cells([(uuid5(NAMESPACE, "odd"), "BASE", 1, {**trip_body(1), "payment": "seashells"})])
-    victim = start("victim", "consumers.billing.app:program", failpoints=f"{failpoint}=kill@{1 if 'park' in failpoint else 7}", lease_s=0.5)
+    victim = start("victim", "cellfeed.consumers.billing.app:program", failpoints=f"{failpoint}=kill@{1 if 'park' in failpoint else 7}", lease_s=0.5)
     assert victim.wait(30) == -signal.SIGKILL, "the fault did not happen"
-    start("heir", "consumers.billing.app:program", lease_s=0.5)
+    start("heir", "cellfeed.consumers.billing.app:program", lease_s=0.5)
     wait_until(lambda: behind(store, GROUP) == 0, "all trips are settled")
     cells = [cell for shard in range(SHARDS) for cell in store.get_cells_for_shard(shard, 0, 10_000).cells]
     cards = [cell for cell in cells if cell.column_name == "BASE" and cell.body["payment"] == "credit card"]
@@ -294,7 +294,7 @@ def test_the_sandbox_declines_a_known_share_first_and_never_charges_a_key_twice(
     declined = [n for n in range(2000) if declines_first(f"card-{n}")]
     assert 60 <= len(declined) <= 140
     provider = SandboxCardProvider(tmp_path / "charges.sqlite3")
-    from consumers.billing.card_provider import CardDeclined, KeyReused
+    from cellfeed.consumers.billing.card_provider import CardDeclined, KeyReused
 
     card = f"card-{declined[0]}"
     with pytest.raises(CardDeclined):

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT
+from cellfeed.store.datastore import Datastore
 from tests.faults.invariants import check_run_or_parked
 from tests.integration.deadly_programs import ENDED_TRIES, TIMED_OUT_TRIES
 from tests.services.waiting import wait_until

@@ -12,9 +12,9 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
 from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -19,11 +19,11 @@ import psutil
 import pytest
 import yaml
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import Unavailable
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
 from tests.integration.cli_instance import CELLFEED, ROOT, cellfeed, processes, running
 from tests.services.waiting import wait_until
 

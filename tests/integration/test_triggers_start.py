@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.store.datastore import Datastore
 from tests.services.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -20,9 +20,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from cellfeed.assembly import storage
 from cellfeed.cli import schemas as verbs
 from cellfeed.config.model import load_config
-from store.cells.cell import new_cell
-from store.clusters.operating.promote import promote
-from store.datastore import Datastore
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.datastore import Datastore
 from tests.clients.drivers import DRIVERS
 from tests.clients.trips_log import Received
 from tests.integration.cli_instance import CELLFEED, ROOT, accepts

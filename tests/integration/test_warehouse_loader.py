@@ -11,14 +11,14 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from cellfeed.consumers.warehouse import loader as loader_module
+from cellfeed.consumers.warehouse import shard_loader
+from cellfeed.consumers.warehouse.layout import SOURCES, TABLE_FILE, CommitRecord, commit_file, data_file_name, encode_commit
+from cellfeed.consumers.warehouse.loader import FlushPolicy, LoaderProgress, WarehouseLoader, end_offsets, run_warehouse_loader
+from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import DataDamaged, NotFound, ProtectData, Unavailable
 from cellfeed.verify import StorePlace, TopicPlace, WarehousePlace, verify
-from consumers.warehouse import loader as loader_module
-from consumers.warehouse import shard_loader
-from consumers.warehouse.layout import SOURCES, TABLE_FILE, CommitRecord, commit_file, data_file_name, encode_commit
-from consumers.warehouse.loader import FlushPolicy, LoaderProgress, WarehouseLoader, end_offsets, run_warehouse_loader
-from consumers.warehouse.table import WarehouseTable, make_table
-from store.datastore import Datastore
-from store.errors import DataDamaged, NotFound, ProtectData, Unavailable
 from tests.clients.running_gateway import GatewayProcess
 from tests.clients.trips_log import fill
 from tests.services.free_ports import free_port

@@ -17,21 +17,21 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from bridge.coordination.contract import CommittedOffset, Coordinator, Session
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.open import open_coordinator
-from bridge.coordination.zookeeper.connection import Connection
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
-from bridge.gateway.groups.slot_claims import why_stopped
 from cellfeed.assembly.processes import open_datastore
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator, Session
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.coordination.zookeeper.connection import Connection
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
 from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, write_config
 from cellfeed.run_dir import RunDir
-from store.datastore import Datastore
-from store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, ProtectData, Refused, StaleWriter, Unavailable
-from store.histories import NO_HISTORY, History, new_history
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import DataDamaged, InvalidLocation, InvalidRequest, NotFound, ProtectData, Refused, StaleWriter, Unavailable
+from cellfeed.store.histories import NO_HISTORY, History, new_history
 from tests.services import local_zookeeper
 from tests.services.free_ports import free_port
 from tests.services.local_zookeeper import ZooKeeper
@@ -288,7 +288,7 @@ def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_c
 
 def refused_by_tls(url: str) -> str:
     """What a process of its own says when TLS is refused. kazoo leaves the socket of a handshake that failed to the garbage collector, which would warn."""
-    code = f"from bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
+    code = f"from cellfeed.bridge.coordination.open import open_coordinator\nopen_coordinator({url!r}, None).fetch_offsets('g')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "Unavailable: ZooKeeper at 127.0.0.1" in ended.stderr

@@ -13,10 +13,10 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from bridge.coordination.open import open_coordinator
-from bridge.triggers.program import load_program
-from bridge.triggers.worker import DRAIN_S, run_trigger_worker
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.triggers.program import load_program
+from cellfeed.bridge.triggers.worker import DRAIN_S, run_trigger_worker
+from cellfeed.store.datastore import Datastore
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from bridge.triggers.program import RetryPolicy, Trigger, trigger
-from store.cells.cell import Cell
-from store.errors import StorageUnavailable
+from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.errors import StorageUnavailable
 
 
 def recording(settings: Mapping[str, Any]) -> list[Trigger]:

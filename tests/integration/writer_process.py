@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 
 NAMESPACE = UUID("8c1ff5a8-2b9b-4b55-9a3d-3c7e5a6f0d11")
 

@@ -15,26 +15,26 @@ from uuid import UUID
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from bridge.gateway.apis import api_08_offset_commit
-from bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from bridge.gateway.groups.slot_claims import SlotClaims
-from bridge.gateway.groups.spread import SLOTS
-from bridge.gateway.nodes import register
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.gateway.apis import api_08_offset_commit
+from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
+from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims
+from cellfeed.bridge.gateway.groups.spread import SLOTS
+from cellfeed.bridge.gateway.nodes import register
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.clusters.model.roles import Role, change_role, read_role, write_role
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import InvalidRequest, NotFound, RowErased, StaleWriter, Unavailable
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells.cell import Outcome, new_cell
-from store.clusters.model.roles import Role, change_role, read_role, write_role
-from store.datastore import Datastore
-from store.engines.sqlite.state import SqliteState
-from store.errors import InvalidRequest, NotFound, RowErased, StaleWriter, Unavailable
 from tests.races.scheduler import Case, Run
 
 if TYPE_CHECKING:
-    from bridge.gateway.context import GatewayContext
+    from cellfeed.bridge.gateway.context import GatewayContext
 
 TTL_S: Final = 600.0
 GROUP, TOPIC = "g", "trips"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from store.failpoints import unwatch_failpoint, watch_failpoint
+from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
 
 _STEPS_WITH_TURNS: Final = 16
 """Steps of a run within which actors are paused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.failpoints import FAILPOINTS
+from cellfeed.store.failpoints import FAILPOINTS
 from tests.races.cases import FEW_POINTS, IN_STATE, OF_COORDINATION, POINTS, STATE, erasure_beside
 from tests.races.scheduler import every_order, some_orders
 

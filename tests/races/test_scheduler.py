@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from store.failpoints import declare, failpoint
+from cellfeed.store.failpoints import declare, failpoint
 from tests.races import scheduler
 from tests.races.scheduler import Case, Run, Stuck, every_order, some_orders
 

@@ -10,11 +10,11 @@ from uuid import UUID, uuid5
 
 import pymysql
 
-from store.cells.cell import NewCell, Outcome, new_cell
-from store.clusters.operating.auto_failover import FailoverSupervisor
-from store.clusters.serving.cluster import Watermark
-from store.clusters.serving.engine import ClusteredEngine
-from store.errors import StorageUnavailable, Unavailable
+from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
+from cellfeed.store.clusters.serving.cluster import Watermark
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.errors import StorageUnavailable, Unavailable
 from tests.services.mariadb_cluster import DATASTORE, SHARDS, TestCluster
 
 NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from store.cells.cell import StoredCell
-from store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
-from store.engines.contract.values import LocatedCell, Replica
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexStore, IndexTable, Outdated, RowRefs, RowsBelow, Selected
+from cellfeed.store.engines.contract.values import LocatedCell, Replica
 
 
 class IndexStoreProxy:
-    """:class:`store.engines.contract.indexes.IndexStore`."""
+    """:class:`cellfeed.store.engines.contract.indexes.IndexStore`."""
 
     def __init__(self, store: IndexStore) -> None:
         self.store = store

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.open import open_coordinator
-from bridge.indexes.groups import index_positions
-from bridge.indexes.worker import IndexWorker
-from store.datastore import Datastore
-from store.errors import Unavailable
-from store.indexes.check import IndexCheck
-from store.indexes.definition import IndexDefinition
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.open import open_coordinator
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.version import IndexVersion
 from tests.services.waiting import wait_until
 
 

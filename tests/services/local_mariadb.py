@@ -19,7 +19,7 @@ import pymysql
 from cellfeed.servers.configured import SHIPPED_SETTINGS
 from cellfeed.servers.life import await_answer, check_ports_free, launch, program
 from cellfeed.servers.mariadb import PACKAGE, Account, MariaDbServer
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 from tests.services.free_ports import free_port
 
 SETTINGS = SHIPPED_SETTINGS / "mariadb.cnf"

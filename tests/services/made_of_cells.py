@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from store.datastore import Datastore
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.version import IndexVersion
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.version import IndexVersion
 
 BY_SECRET: Final = parse_definition(
     """

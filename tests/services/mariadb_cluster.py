@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
 
-from store.cells.cell import NewCell, new_cell
-from store.cells.sharding import shard_of
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import ShardMap, even_map
-from store.clusters.operating.create import init_cluster
-from store.clusters.serving.node import OpenNode
-from store.engines.mysql.connections import MySqlServer
-from store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import ShardMap, even_map
+from cellfeed.store.clusters.operating.create import init_cluster
+from cellfeed.store.clusters.serving.node import OpenNode
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.services import local_mariadb
 from tests.services.local_mariadb import MariaDB
 
@@ -44,7 +44,7 @@ class TestCluster:
     admin: ClusterServers
 
     def openers(self) -> dict[str, OpenNode]:
-        """How each node is opened, for a :class:`store.clusters.serving.engine.ClusteredEngine`."""
+        """How each node is opened, for a :class:`cellfeed.store.clusters.serving.engine.ClusteredEngine`."""
         return {name: node_opener(server.url) for name, server in self.servers.items()}
 
     def bare(self) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from bridge.typed.rejected_cells import note_unfit
-from store.datastore import Datastore
-from store.failpoints import FailpointReached, set_failpoint
-from store.indexes.definition import parse_definition
-from store.indexes.keeper import IndexKeeper
-from store.indexes.trimmed import IndexedTrim
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.indexes.definition import parse_definition
+from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.trimmed import IndexedTrim
 
 SHARDS: Final = 4
 

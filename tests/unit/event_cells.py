@@ -6,10 +6,10 @@ import uuid
 
 from hypothesis import strategies as st
 
-from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
-from store.cells import canonical_json
-from store.cells.body_codec import encode_body
-from store.cells.cell import StoredCell
+from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.cell import StoredCell
 from tests.unit.test_json_body import BODIES
 
 FORMATS: list[EventFormat] = [AvroFormat(100_001), JsonFormat()]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from store.cells.body_codec import encode_body
-from store.cells.canonical_json import canonical
-from store.cells.cell import StoredCell
-from store.engines.contract.values import LogRange
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.canonical_json import canonical
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.values import LogRange
 
 
 def log_cell(added_id: int, row: int = 0, column: str = "BASE", ref_key: int = 0, body: dict[str, Any] | None = None) -> StoredCell:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.coordination.assignment import balance
+from cellfeed.bridge.coordination.assignment import balance
 
 MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from store import background
-from store.background import LoopTrouble, SupervisedThread, keep_running
-from store.failpoints import FailpointReached
+from cellfeed.store import background
+from cellfeed.store.background import LoopTrouble, SupervisedThread, keep_running
+from cellfeed.store.failpoints import FailpointReached
 
 
 @pytest.fixture(autouse=True)

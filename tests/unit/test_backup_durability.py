@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.backups.kept_state import belongs
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.marker import MANIFEST, MARKER, STATE
-from store.backups.prune import decide, remove
-from store.datastore import Datastore
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.marker import MANIFEST, MARKER, STATE
+from cellfeed.store.backups.prune import decide, remove
+from cellfeed.store.datastore import Datastore
 from tests.rides import rides
 
 Event = tuple[str, str]

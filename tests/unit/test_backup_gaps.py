@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from bridge.backups.kept_state import belongs
+from cellfeed.bridge.backups.kept_state import belongs
+from cellfeed.store.backups import check, log_writer
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.ends import acknowledged_heads
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.cells.cell import Triple
+from cellfeed.store.cells.log_gaps import GapCheck
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head, LocatedCell, Replica
+from cellfeed.store.engines.sqlite.cells import position_of
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.limits import ADDED_ID_MAX
 from cellfeed.verify import StorePlace, verify
-from store.backups import check, log_writer
-from store.backups.create import Source, create
-from store.backups.ends import acknowledged_heads
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, restore
-from store.cells.cell import Triple
-from store.cells.log_gaps import GapCheck
-from store.datastore import Datastore
-from store.engines.contract.values import Head, LocatedCell, Replica
-from store.engines.sqlite.cells import position_of
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import DataDamaged, StorageUnavailable
-from store.limits import ADDED_ID_MAX
 from tests.rides import rides
 
 SHARDS = 2
@@ -49,7 +49,7 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 @pytest.fixture(autouse=True)
 def _blind_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine finds lost cells by itself (``test_sqlite_damage.py``); here it does not, so a backup has to."""
-    monkeypatch.setattr("store.engines.sqlite.engine.refuse_gap", lambda *_, **__: None)
+    monkeypatch.setattr("cellfeed.store.engines.sqlite.engine.refuse_gap", lambda *_, **__: None)
 
 
 def change(tmp_path: Path, sql: str, *values: object) -> None:
@@ -159,8 +159,8 @@ class _Heads:
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int, int]) -> Head:
-    monkeypatch.setattr("store.backups.ends.WAIT_S", 0.2)
-    monkeypatch.setattr("store.backups.ends._LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("cellfeed.store.backups.ends.WAIT_S", 0.2)
+    monkeypatch.setattr("cellfeed.store.backups.ends._LOOK_EVERY_S", 0.001)
     return acknowledged_heads(_Heads(*told))[0]  # type: ignore[arg-type]
 
 

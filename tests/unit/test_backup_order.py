@@ -9,21 +9,21 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from store.backups.check import check_files, read_state, verify
-from store.backups.create import Source, create
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.manifest import Manifest, encode_manifest
-from store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
-from store.backups.prune import DAY_US, Decision, decide, remove
-from store.backups.restore import backup_readers, plan, readers_ahead, refuse_readers_ahead, restore
-from store.cells.cell import NewCell
-from store.datastore import Datastore
-from store.engines.sqlite.state import SqliteState
-from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
-from store.failpoints import FailpointReached, set_failpoint
-from store.histories import NO_HISTORY
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.check import check_files, read_state, verify
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.manifest import Manifest, encode_manifest
+from cellfeed.store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
+from cellfeed.store.backups.prune import DAY_US, Decision, decide, remove
+from cellfeed.store.backups.restore import backup_readers, plan, readers_ahead, refuse_readers_ahead, restore
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.histories import NO_HISTORY
 from tests.rides import rides
 
 SHARDS = 2

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from bridge.backups.kept_state import belongs
+from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.cli.main import command_line
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.manifest import decode_manifest, encode_manifest
-from store.backups.marker import MANIFEST, Marker, write_marker
-from store.backups.prune import DAY_US
-from store.backups.sealed import FORMATS
-from store.datastore import Datastore
-from store.failpoints import FailpointReached, set_failpoint
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.manifest import decode_manifest, encode_manifest
+from cellfeed.store.backups.marker import MANIFEST, Marker, write_marker
+from cellfeed.store.backups.prune import DAY_US
+from cellfeed.store.backups.sealed import FORMATS
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from tests.rides import rides
 
 SHARDS = 2

@@ -13,37 +13,37 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from bridge.backups.kept_state import belongs, restored, trigger_groups
-from bridge.events.envelope import JsonFormat
-from bridge.events.views import View
-from bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
-from bridge.gateway.log.blocks import encode_range
-from bridge.gateway.topics.topics import make_topic
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from store.backups.check import dictionaries_known, read_state, verify
-from store.backups.create import Source, create
-from store.backups.epochs import EPOCHS_LEFT_OUT
-from store.backups.erasures import to_erase, told_of
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.manifest import Reader, encode_manifest
-from store.backups.marker import MANIFEST
-from store.backups.prune import DAY_US, decide, remove
-from store.backups.register import Register
-from store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
-from store.cells.body_codec import decode_body, forget_dictionaries, is_erased
-from store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
-from store.cells.dictionary import Dictionary
-from store.cells.sharding import shard_of
-from store.datastore import Datastore
-from store.dictionaries.trainer import publish
-from store.dictionaries.training import Sample, train
-from store.engines.contract.state_limits import REVISIONS_SKIPPED
-from store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
-from store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
-from store.histories import NO_HISTORY, History
-from store.indexes.catalog import BUILDING
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.backups.kept_state import belongs, restored, trigger_groups
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.topics.topics import make_topic
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.store.backups.check import dictionaries_known, read_state, verify
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.epochs import EPOCHS_LEFT_OUT
+from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.manifest import Reader, encode_manifest
+from cellfeed.store.backups.marker import MANIFEST
+from cellfeed.store.backups.prune import DAY_US, decide, remove
+from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
+from cellfeed.store.cells.body_codec import decode_body, forget_dictionaries, is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.dictionaries.trainer import publish
+from cellfeed.store.dictionaries.training import Sample, train
+from cellfeed.store.engines.contract.state_limits import REVISIONS_SKIPPED
+from cellfeed.store.errors import CellfeedError, DataDamaged, InvalidRequest, NotFound, ProtectData, StorageUnavailable, Trimmed
+from cellfeed.store.failpoints import FailpointReached, passes, set_failpoint, watch_failpoint
+from cellfeed.store.histories import NO_HISTORY, History
+from cellfeed.store.indexes.catalog import BUILDING
+from cellfeed.store.indexes.definition import parse_definition
 from tests.rides import ride, rides
 
 SHARDS = 4
@@ -353,7 +353,7 @@ def test_damage_that_lengths_and_checksums_do_not_show_is_shown_by_the_digest(so
 
 
 def test_a_format_of_a_newer_program_is_refused(source: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.backups.create.FORMATS", (1, 2, 3))
+    monkeypatch.setattr("cellfeed.store.backups.create.FORMATS", (1, 2, 3))
     with pytest.raises(ProtectData, match="of format 3"):
         backed_up(source, folder)
     assert "of format 3" in folder.look()[1][0].reason

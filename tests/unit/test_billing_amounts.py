@@ -8,12 +8,12 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from consumers.billing.app import STATUS_COLUMN, bill_trip
-from consumers.billing.card_provider import CardDeclined, KeyReused, SandboxCardProvider, declines_first
-from consumers.billing.charge_keys import ChargeKeys
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import InvalidRequest
+from cellfeed.consumers.billing.app import STATUS_COLUMN, bill_trip
+from cellfeed.consumers.billing.card_provider import CardDeclined, KeyReused, SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.charge_keys import ChargeKeys
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest
 
 CARD = next(name for name in map(str, range(100)) if not declines_first(name))
 DECLINED = next(name for name in map(str, range(100)) if declines_first(name))

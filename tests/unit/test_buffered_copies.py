@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.clusters.serving.buffer import BufferDrain, BufferedWriter
-from store.clusters.serving.cluster import Cluster
-from store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
-from store.errors import CellConflict, RowErased, StorageUnavailable
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
+from cellfeed.store.errors import CellConflict, RowErased, StorageUnavailable
 
 
 def cell(number: int, body: bytes = b"{}") -> NewCell:
@@ -19,7 +19,7 @@ def cell(number: int, body: bytes = b"{}") -> NewCell:
 
 
 class Table:
-    """A buffer table in memory, as :class:`store.engines.contract.buffer.BufferTable` says."""
+    """A buffer table in memory, as :class:`cellfeed.store.engines.contract.buffer.BufferTable` says."""
 
     def __init__(self) -> None:
         self.rows: dict[int, BufferedCell] = {}

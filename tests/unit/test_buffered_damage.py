@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.clusters.serving.buffer import BufferDrain, BufferedWriter
-from store.clusters.serving.cluster import Cluster
-from store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
-from store.errors import DataDamaged
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
+from cellfeed.store.errors import DataDamaged
 
 HURT, WELL = (new_cell(UUID(int=n), "BASE", 1, {}) for n in (1, 2))
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells.cell import check_column_name, check_ref_key, check_row_key, microseconds, moment, new_cell
-from store.cells.digest import ShardDigest
-from store.cells.sharding import check_shard, row_key_text, shard_of, shards_of
-from store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, OutcomeUnknown, UnknownShard, error_from_code
+from cellfeed.store.cells.cell import check_column_name, check_ref_key, check_row_key, microseconds, moment, new_cell
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.sharding import check_shard, row_key_text, shard_of, shards_of
+from cellfeed.store.errors import CellConflict, CellfeedError, InvalidColumn, InvalidRefKey, InvalidRowKey, OutcomeUnknown, UnknownShard, error_from_code
 
 ROW = uuid.UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
 

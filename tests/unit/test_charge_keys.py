@@ -9,21 +9,21 @@ from uuid import UUID, uuid5
 import msgspec
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.start import EARLIEST, StartOfGroup
-from consumers.billing.app import GROUP, STATUS_COLUMN, bill_trip
-from consumers.billing.card_provider import SandboxCardProvider, declines_first
-from consumers.billing.charge_keys import ChargeKeys, key_of_place
-from store.backups.check import read_state
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, restore
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.start import EARLIEST, StartOfGroup
+from cellfeed.consumers.billing.app import GROUP, STATUS_COLUMN, bill_trip
+from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
+from cellfeed.consumers.billing.charge_keys import ChargeKeys, key_of_place
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 
 SHARDS = 4
 NOW_US = 1_800_000_000_000_000

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.cells.sharding import shard_of
-from store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer
-from store.http.client import Client
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer
+from cellfeed.store.http.client import Client
 from tests.unit.test_http_client import _request
 
 ROW, OTHER = UUID(int=7), UUID(int=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.contract import CommittedOffset
 from tests.clients.grid.gateway_death import check
 from tests.clients.grid.running_client import Record
 from tests.clients.grid.scenarios import differences

@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, PutResult, conflict_error, new_cell, refused_as_erased
-from store.clusters.serving.buffer import BufferDrain, BufferedWriter
-from store.engines.contract.buffer import BufferCount, BufferedCell
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, conflict_error, new_cell, refused_as_erased
+from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 SHARD: Final = 0
 ONE, TWO, OTHER = (new_cell(f"00000000-0000-0000-0000-00000000000{n}", "BASE", 1, {"n": n}) for n in (1, 2, 3))

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import pytest
 
-from store.clusters.serving.node import StorageNode
-from store.engines.contract.values import Look
-from store.errors import StorageUnavailable
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.engines.contract.values import Look
+from cellfeed.store.errors import StorageUnavailable
 from tests.services.waiting import wait_until
 
 SLOW_S = 0.7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.clusters.model.roles import PROMOTIONS_KEPT, Role, newest
+from cellfeed.store.clusters.model.roles import PROMOTIONS_KEPT, Role, newest
 
 FIRST = Role("c1", "a", 0, ["b", "c"])
 

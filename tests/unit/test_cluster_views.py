@@ -9,12 +9,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from store.clusters.model.roles import Role
-from store.clusters.serving import cluster as cluster_module
-from store.clusters.serving.cluster import Cluster, Watermark
-from store.clusters.serving.node import NodeView, StorageNode
-from store.engines.contract.values import Head
-from store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving import cluster as cluster_module
+from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
+from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 
 ROLE = Role("c1", "a", 1, ["b", "c"])
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from store.clusters.model.roles import Role
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.node import NodeView
-from store.engines.contract.values import Head
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.node import NodeView
+from cellfeed.store.engines.contract.values import Head
 
 ALONE: Final = Role("c1", "a", 0)
 JOINED: Final = ALONE.with_minion("b", semi_sync=False)

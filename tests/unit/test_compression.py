@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.events.compression import compression_named
-from bridge.events.envelope import JsonFormat
-from bridge.events.record_batch import HEAD_BYTES, decode_record_batches, encode_record_batch
-from store.errors import DataDamaged
+from cellfeed.bridge.events.compression import compression_named
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.events.record_batch import HEAD_BYTES, decode_record_batches, encode_record_batch
+from cellfeed.store.errors import DataDamaged
 from tests.unit.event_cells import cells, plain_cells
 
 _CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

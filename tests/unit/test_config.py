@@ -11,9 +11,9 @@ import yaml
 
 from cellfeed.config.json_schema import config_schema
 from cellfeed.config.model import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig, check_config, load_config, nodes_at, process_names, write_config
+from cellfeed.schemas import load_json_schema
 from cellfeed.servers.configured import own_clusters
-from schemas import load_json_schema
-from store.errors import InvalidRequest, ProtectData
+from cellfeed.store.errors import InvalidRequest, ProtectData
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from store.engines.contract.engine import StateTable
-from store.engines.sqlite.state import SqliteState
-from store.errors import StaleWriter
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import StaleWriter
 
 TTL_S = 60.0
 

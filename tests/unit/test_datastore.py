@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.datastore import Datastore
-from store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
-from store.failpoints import passes, set_failpoint
-from store.wakeups import Listener, Poker, poke_once
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
+from cellfeed.store.failpoints import passes, set_failpoint
+from cellfeed.store.wakeups import Listener, Poker, poke_once
 
 
 @pytest.mark.parametrize("name", ["", "Trips", "1trips", "tr-ips", "tr.ips", "../x", "a" * 49, None, "tr ips", "trips\u00e9"])
@@ -25,14 +25,14 @@ def test_a_datastores_name_must_fit_topics_folders_and_databases(tmp_path: Path,
 
 
 def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 0.05)
     set_failpoint("sqlite.put.before_commit", "sleep:0.4")
     row = uuid4()
     with pytest.raises(OutcomeUnknown) as caught:
         datastore.put_cell(row, "BASE", 1, {"a": 1})
     assert not caught.value.definite
     assert passes("sqlite.put.before_commit") == 1
-    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 10)
+    monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 10)
     assert datastore.put_cell(row, "BASE", 1, {"a": 1}).outcome is Outcome.EXISTS
 
 
@@ -42,13 +42,13 @@ def test_a_put_whose_turn_did_not_come_is_definitely_not_written(datastore: Data
     slow.start()
     while not passes("sqlite.put.before_commit"):
         time.sleep(0.001)
-    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 0.05)
     row = uuid4()
     with pytest.raises(StorageUnavailable, match="nothing written") as caught:
         datastore.put_cell(row, "BASE", 1, {})
     assert caught.value.definite
     slow.join()
-    monkeypatch.setattr("store.datastore.PUT_TIMEOUT_S", 10)
+    monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 10)
     assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
     assert datastore.get_cell(row, "BASE", 1) is None
 
@@ -119,7 +119,7 @@ def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(dat
 
 
 def test_a_poke_starts_no_thread(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.wakeups._REFRESH_S", 0.0)
+    monkeypatch.setattr("cellfeed.store.wakeups._REFRESH_S", 0.0)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -137,7 +137,7 @@ def test_addresses_are_read_again_after_a_defect(datastore: Datastore, monkeypat
         raise ValueError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("store.wakeups._read_addresses", fail)
+        patch.setattr("cellfeed.store.wakeups._read_addresses", fail)
         poker = Poker(datastore.state)
         assert failing.wait(10)
     listener = Listener(datastore.state, "reader-1")
@@ -150,7 +150,7 @@ def test_addresses_are_read_again_after_a_defect(datastore: Datastore, monkeypat
 
 
 def test_an_address_that_is_not_renewed_is_forgotten(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.wakeups._LIFETIME_S", -1.0)
+    monkeypatch.setattr("cellfeed.store.wakeups._LIFETIME_S", -1.0)
     listener = Listener(datastore.state, "stale")
     poker = Poker(datastore.state)
     poker.poke()

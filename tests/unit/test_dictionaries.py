@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.cells import canonical_json, known_dictionaries
-from store.cells.body_codec import (
+from cellfeed.store.cells import canonical_json, known_dictionaries
+from cellfeed.store.cells.body_codec import (
     CODEC_JSON_DICTIONARY,
     CODEC_JSON_ZSTD,
     CODEC_MSGPACK_ZLIB,
@@ -25,15 +25,15 @@ from store.cells.body_codec import (
     encode_with,
     forget_dictionaries,
 )
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.cells.dictionary import Dictionary, from_line, id_of, to_line
-from store.cells.known_dictionaries import KnownDictionary
-from store.dictionaries import trainer
-from store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
-from store.dictionaries.training import SAMPLES_WANTED, Sample, train
-from store.engines.contract.dictionaries import REFRESH_S, DictionariesOfPuts, Turn
-from store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
-from store.limits import DICTIONARIES_MAX
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.dictionary import Dictionary, from_line, id_of, to_line
+from cellfeed.store.cells.known_dictionaries import KnownDictionary
+from cellfeed.store.dictionaries import trainer
+from cellfeed.store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
+from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
+from cellfeed.store.engines.contract.dictionaries import REFRESH_S, DictionariesOfPuts, Turn
+from cellfeed.store.errors import DataDamaged, InvalidRequest, ProtectData, StorageUnavailable
+from cellfeed.store.limits import DICTIONARIES_MAX
 from tests.rides import rides
 from tests.services.waiting import wait_until
 
@@ -224,7 +224,7 @@ def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
 
 
 class FakeStore:
-    """:class:`store.engines.contract.dictionaries.DictionaryTable` in memory, that fails when told to."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in memory, that fails when told to."""
 
     def __init__(self) -> None:
         self.contents: dict[int, Dictionary] = {}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.cells import canonical_json
-from store.dictionaries.blanking import SHARED_ROW_KEYS_MIN, blanked
-from store.dictionaries.training import SAMPLES_MIN, NotWorthIt, Sample, train
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.dictionaries.blanking import SHARED_ROW_KEYS_MIN, blanked
+from cellfeed.store.dictionaries.training import SAMPLES_MIN, NotWorthIt, Sample, train
 from tests.rides import ZONES, ride, rider, rides
 
 ROWS = 600

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from bridge.coordination.assignment import RETURN_S
-from bridge.coordination.contract import Claim, Session
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.control import OPERATOR
-from bridge.groups.division import Division
-from bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
-from store.datastore import Datastore
-from store.errors import StorageUnavailable, Unavailable
+from cellfeed.bridge.coordination.assignment import RETURN_S
+from cellfeed.bridge.coordination.contract import Claim, Session
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.control import OPERATOR
+from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.membership import RENEWALS_IN_A_LEASE, Standing
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable, Unavailable
 
 GROUP, TOPIC = "g", "trips"
 PARTITIONS = 6

@@ -9,19 +9,19 @@ from uuid import UUID
 
 import pytest
 
-from bridge.events.envelope import AvroFormat, JsonFormat, decode_record
-from bridge.events.erased_records import erased_headers
-from bridge.events.record_batch import decode_record_batches, encode_record_batch
-from bridge.events.views import Condition, View, ViewReader
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import RetryPolicy
-from consumers.warehouse.shard_loader import ShardLoader
-from consumers.warehouse.table import WarehouseTable, make_table
-from store.cells.cell import ERASED_COLUMN, ERASED_JSON, Cell, StoredCell
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
-from store.errors import DataDamaged
+from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat, decode_record
+from cellfeed.bridge.events.erased_records import erased_headers
+from cellfeed.bridge.events.record_batch import decode_record_batches, encode_record_batch
+from cellfeed.bridge.events.views import Condition, View, ViewReader
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, Cell, StoredCell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import DataDamaged
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 ROW = UUID(int=7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from store.datastore import Datastore
+from cellfeed.store.datastore import Datastore
 
 ROW = UUID(int=5)
 

@@ -11,25 +11,25 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from store.backups import register
-from store.backups.check import read_state
-from store.backups.create import Source, create
-from store.backups.erasures import to_erase, told_of
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.manifest import encode_manifest
-from store.backups.marker import MANIFEST, MARKER
-from store.backups.prune import decide, remove
-from store.backups.register import FILES, NOT_DONE, Register
-from store.backups.restore import plan, restore
-from store.cells.body_codec import is_erased
-from store.cells.cell import NewCell, Outcome
-from store.datastore import Datastore
-from store.engines.sqlite.state import SqliteState
-from store.erasures import DONE, ErasureNotes, done_of
-from store.errors import DataDamaged
-from store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups import register
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.erasures import to_erase, told_of
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.manifest import encode_manifest
+from cellfeed.store.backups.marker import MANIFEST, MARKER
+from cellfeed.store.backups.prune import decide, remove
+from cellfeed.store.backups.register import FILES, NOT_DONE, Register
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.erasures import DONE, ErasureNotes, done_of
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from tests.rides import rides
 
 ROW = UUID(int=7)

@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from store import erasures
-from store.cells.body_codec import is_erased
-from store.cells.cell import ERASED_COLUMN
-from store.datastore import Datastore
-from store.erasures import ErasureJob, ErasureNotes
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StaleWriter, StorageUnavailable
-from store.failpoints import FAILPOINTS, FailpointReached, passes, set_failpoint
+from cellfeed.store import erasures
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.erasures import ErasureJob, ErasureNotes
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, passes, set_failpoint
 from tests.services.waiting import wait_until
 
 ROW, OTHER = UUID(int=7), UUID(int=8)

@@ -13,21 +13,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import schemas
-from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
-from bridge.events.record_keys import record_keys
-from bridge.events.varints import read_varint, varint, varint_of_moment
-from store.cells import canonical_json
-from store.cells.cell import StoredCell
-from store.cells.sharding import row_key_text
-from store.errors import DataDamaged
+import cellfeed.schemas
+from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
+from cellfeed.bridge.events.record_keys import record_keys
+from cellfeed.bridge.events.varints import read_varint, varint, varint_of_moment
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.errors import DataDamaged
 from tests.unit.event_cells import ADDED_IDS, BORDERS, COLUMNS, FORMATS, MOMENTS_US, REF_KEYS, SHARDS
 from tests.unit.test_json_body import BODIES
 
 ROW_KEY = uuid.UUID("5f0c7a52-28b4-5d6f-9f1b-3c9a1e0d7b44").bytes
 CELL = StoredCell(4711, ROW_KEY, "BASE", -3, 1_700_000_000_123_456, b"")
 BODY = '{"fare":12.5,"zone":"Théâtre"}'.encode()
-PARSED_SCHEMA = fastavro.parse_schema(schemas.load_avro("cell_envelope"))
+PARSED_SCHEMA = fastavro.parse_schema(cellfeed.schemas.load_avro("cell_envelope"))
 
 
 def by_fastavro(shard: int, cell: StoredCell, body_json: bytes) -> bytes:

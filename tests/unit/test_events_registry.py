@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import schemas
-from bridge.events.registry import ENVELOPE_VERSIONS, RegistryError, SchemaRegistry, envelope_schema_id, schema_id_of
-from bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
-from store.errors import CellfeedError, DataDamaged, StorageUnavailable
+import cellfeed.schemas
+from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, RegistryError, SchemaRegistry, envelope_schema_id, schema_id_of
+from cellfeed.bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
+from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
 
 ENVELOPE_ID = 812_394_139
 COLUMNS = ["BASE", "a/b", "JSON"]
-ENVELOPE = schemas.avro_text("cell_envelope")
+ENVELOPE = cellfeed.schemas.avro_text("cell_envelope")
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
 )
@@ -61,12 +61,12 @@ def posted(schema: object, **more: object) -> bytes:
 
 
 def test_the_ids_of_released_schemas_never_change() -> None:
-    assert {name: schema_id_of(schemas.load_avro(name)) for name in ENVELOPE_VERSIONS} == {"cell_envelope": ENVELOPE_ID}
+    assert {name: schema_id_of(cellfeed.schemas.load_avro(name)) for name in ENVELOPE_VERSIONS} == {"cell_envelope": ENVELOPE_ID}
     assert envelope_schema_id() == ENVELOPE_ID
 
 
 def test_a_better_explanation_keeps_the_id_and_another_meaning_changes_it() -> None:
-    schema = schemas.load_avro("cell_envelope")
+    schema = cellfeed.schemas.load_avro("cell_envelope")
     schema["doc"] = schema["fields"][0]["doc"] = "said better"
     assert schema_id_of(schema) == ENVELOPE_ID
     schema["fields"][0]["type"] = "string"  # without its logical type
@@ -76,7 +76,7 @@ def test_a_better_explanation_keeps_the_id_and_another_meaning_changes_it() -> N
 
 
 def test_every_field_of_the_envelope_is_documented() -> None:
-    schema = schemas.load_avro("cell_envelope")
+    schema = cellfeed.schemas.load_avro("cell_envelope")
     assert all(len(field["doc"]) > 10 for field in [schema, *schema["fields"]])
 
 
@@ -208,7 +208,7 @@ def test_any_path_is_answered(path: str, method: str, body: bytes) -> None:
 
 
 def test_a_loaded_schema_is_the_callers_own() -> None:
-    schemas.load_avro("cell_envelope")["fields"].clear()
-    assert len(schemas.load_avro("cell_envelope")["fields"]) == 7
+    cellfeed.schemas.load_avro("cell_envelope")["fields"].clear()
+    assert len(cellfeed.schemas.load_avro("cell_envelope")["fields"]) == 7
     with pytest.raises(FileNotFoundError):
-        schemas.load_avro("no_such_schema")
+        cellfeed.schemas.load_avro("no_such_schema")

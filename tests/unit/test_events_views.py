@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.cloud_events import CloudEventsFormat, envelope_of
-from bridge.events.envelope import decode_envelope
-from bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
-from bridge.events.views import Condition, View, ViewReader, project, same_json
-from store.cells.body_codec import encode_body
-from store.cells.canonical_json import canonical
-from store.cells.cell import StoredCell
-from store.errors import DataDamaged, InvalidRequest
+from cellfeed.bridge.events.cloud_events import CloudEventsFormat, envelope_of
+from cellfeed.bridge.events.envelope import decode_envelope
+from cellfeed.bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
+from cellfeed.bridge.events.views import Condition, View, ViewReader, project, same_json
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.canonical_json import canonical
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import DataDamaged, InvalidRequest
 
 ROW_KEY = UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
 json_scalars = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-10, 10, allow_nan=False) | st.text(max_size=5)

@@ -10,10 +10,10 @@ from typing import cast
 from rich.console import Console
 from rich.progress import Progress
 
-from bridge.export.export_group import ExportGroup
-from bridge.triggers.shard.position import Progress as Place
+from cellfeed.bridge.export.export_group import ExportGroup
+from cellfeed.bridge.triggers.shard.position import Progress as Place
 from cellfeed.cli.export import _Looks
-from store.errors import ProtectData
+from cellfeed.store.errors import ProtectData
 
 
 @dataclass

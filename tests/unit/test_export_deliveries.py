@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bridge.export import unit_producer
-from bridge.export.declaration import Export
-from bridge.export.records import OutRecord
-from bridge.export.unit_producer import PartitionMoved, UnitProducer
+from cellfeed.bridge.export import unit_producer
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.records import OutRecord
+from cellfeed.bridge.export.unit_producer import PartitionMoved, UnitProducer
 
 
 class Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.export.pace import Pace
+from cellfeed.bridge.export.pace import Pace
 
 TIMES = 50
 

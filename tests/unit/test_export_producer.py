@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bridge.export.kafka_errors import Verdict, error_of, verdict
-from bridge.export.unit_producer import _served
+from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict
+from cellfeed.bridge.export.unit_producer import _served
 
 FENCED = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.export.resume import NONE_EXPORTED, Refusal, Resume, Saved, Tail, decide, exported_of, metadata_of
+from cellfeed.bridge.export.resume import NONE_EXPORTED, Refusal, Resume, Saved, Tail, decide, exported_of, metadata_of
 
 END = 100
 tails = st.builds(Tail, st.none() | st.integers(0, END + 5), st.integers(0, 5), st.integers(5, 200), foreign=st.booleans())

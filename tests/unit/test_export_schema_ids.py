@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
-import schemas
-from bridge.events.registry import envelope_schema_id
-from bridge.export.declaration import Export
-from bridge.export.schema_ids import register, schema_id_for
-from store.errors import ProtectData, Unavailable
+import cellfeed.schemas
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.schema_ids import register, schema_id_for
+from cellfeed.store.errors import ProtectData, Unavailable
 from tests.services.free_ports import free_port
 from tests.services.schema_registry import Asked, answering
 
-ENVELOPE = schemas.avro_text("cell_envelope")
+ENVELOPE = cellfeed.schemas.avro_text("cell_envelope")
 
 
 @contextmanager

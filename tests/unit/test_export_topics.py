@@ -13,20 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.record_headers import LeaderEpochs
-from bridge.events.views import Condition
-from bridge.export.batches import BatchReader, Throttle
-from bridge.export.declaration import Export
-from bridge.export.export_terms import Settled, settle, settled, start_over
-from bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX, UNITS
-from bridge.export.records import CLAIM_CHECK, RecordEncoder
-from bridge.export.topics import check_partitions, check_settings, wanted_settings
-from bridge.export.translate import Found, offset_of
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head, LogRange
-from store.errors import InvalidRequest, ProtectData
+from cellfeed.bridge.events.record_headers import LeaderEpochs
+from cellfeed.bridge.events.views import Condition
+from cellfeed.bridge.export.batches import BatchReader, Throttle
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.export_terms import Settled, settle, settled, start_over
+from cellfeed.bridge.export.limits import LIVE_CELLS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_CELLS_MAX, UNITS
+from cellfeed.bridge.export.records import CLAIM_CHECK, RecordEncoder
+from cellfeed.bridge.export.topics import check_partitions, check_settings, wanted_settings
+from cellfeed.bridge.export.translate import Found, offset_of
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head, LogRange
+from cellfeed.store.errors import InvalidRequest, ProtectData
 from tests.integration.export_steps import put
 
 EXPORT = Export("trips", "broker:9092")
@@ -140,8 +140,8 @@ def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) 
 def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_cut_short(
     datastore: Datastore, bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.export.batches.FETCH_AHEAD_CELLS_MIN", 1)
-    monkeypatch.setattr("bridge.export.batches.TRANSACTION_BYTES_MAX", bytes_max)
+    monkeypatch.setattr("cellfeed.bridge.export.batches.FETCH_AHEAD_CELLS_MIN", 1)
+    monkeypatch.setattr("cellfeed.bridge.export.batches.TRANSACTION_BYTES_MAX", bytes_max)
     put(datastore, 3_000)
     heads, locations, read = datastore.heads(), dict.fromkeys(range(16), 0), dict.fromkeys(range(16), 0)
     with ThreadPoolExecutor(1) as ahead:
@@ -212,7 +212,7 @@ def test_large_cells_are_read_in_smaller_batches(datastore: Datastore) -> None:
 def test_all_units_of_a_process_together_keep_to_the_throttle(units: int, rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a time of its own: each unit's next batch is asked for when its last one has been let through."""
     now_s = 100.0
-    monkeypatch.setattr("bridge.export.batches.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("cellfeed.bridge.export.batches.time.monotonic", lambda: now_s)
     throttle, waits = Throttle(rate), _Waits()
     free_at_s = [now_s] * units
     batch, batches = throttle.cells_max, 40

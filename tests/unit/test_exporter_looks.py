@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from unittest.mock import patch
 from uuid import UUID
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.export import worker
-from bridge.export.declaration import Export
-from bridge.export.worker import run_exporter
-from bridge.groups.membership import Standing
-from store.datastore import Datastore
-from store.engines.contract.values import Head
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.export import worker
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.worker import run_exporter
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
 from tests.services.waiting import wait_until
 
 LONG_S = 60.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.clusters.serving.fan_out import FanOut
-from store.errors import StorageUnavailable
+from cellfeed.store.clusters.serving.fan_out import FanOut
+from cellfeed.store.errors import StorageUnavailable
 
 TIMEOUT_S = 60.0
 

@@ -13,15 +13,15 @@ from uuid import UUID
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from store.cells import canonical_json
-from store.cells.body_codec import encode_bodies
-from store.datastore import Datastore
-from store.engines.contract.values import LocatedCell, StateEntry
-from store.engines.sqlite.state import SqliteState
-from store.errors import DataDamaged, StorageUnavailable
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LocatedCell, StateEntry
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.indexes.definition import parse_definition
 from tests.faults.invariants import Seen, check_reader, verdict
 from tests.faults.key_readers import INDEX_PATH, PATHS, IndexQuestion, KeyReader, look_at_all
 from tests.faults.ledger import Ledger, Put

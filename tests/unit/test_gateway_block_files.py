@@ -17,21 +17,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bridge.events.compression import compression_named
-from bridge.events.envelope import AvroFormat, JsonFormat
-from bridge.events.views import View
-from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.log import block_files as block_files_module
-from bridge.gateway.log.batch import Batch, Block, block_bytes
-from bridge.gateway.log.block_file import contents_fingerprint
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.log.blocks import Blocks, encode_range
-from bridge.gateway.topics.topics import Topic, make_topic
-from store.cells.body_codec import encode_body
-from store.cells.canonical_json import canonical
-from store.cells.cell import StoredCell
-from store.errors import InvalidRequest, Trimmed
-from store.histories import History
+from cellfeed.bridge.events.compression import compression_named
+from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.gateway.limits import BLOCK_CELLS
+from cellfeed.bridge.gateway.log import block_files as block_files_module
+from cellfeed.bridge.gateway.log.batch import Batch, Block, block_bytes
+from cellfeed.bridge.gateway.log.block_file import contents_fingerprint
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.canonical_json import canonical
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import InvalidRequest, Trimmed
+from cellfeed.store.histories import History
 from tests.services.waiting import wait_until
 
 ALL = make_topic("trips", View(), JsonFormat())
@@ -524,7 +524,7 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
             assert go_on.wait(WAIT_S)
         return block
 
-    monkeypatch.setattr("bridge.gateway.log.blocks.encode_range", slowly)
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.blocks.encode_range", slowly)
 
     async def run(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch]]:
         blocks = Blocks(long_log, executor, LARGE, files)  # type: ignore[arg-type]

@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 
 import pytest
 
-from bridge.events.envelope import JsonFormat
-from bridge.events.record_batch import Record, decode_record_batches
-from bridge.events.views import View
-from bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS
-from bridge.gateway.log import blocks as blocks_module
-from bridge.gateway.log.batch import Batch
-from bridge.gateway.log.blocks import Blocks, encode_range
-from bridge.gateway.topics.topics import make_topic
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import LogRange
-from store.errors import Trimmed
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.events.record_batch import Record, decode_record_batches
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS
+from cellfeed.bridge.gateway.log import blocks as blocks_module
+from cellfeed.bridge.gateway.log.batch import Batch
+from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.topics.topics import make_topic
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.errors import Trimmed
 
 T = TypeVar("T")
 

@@ -14,17 +14,17 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial._introspect import EntityTupleField, classify_field
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.gateway import connection as connection_module
-from bridge.gateway import server
-from bridge.gateway.limits import FRAME_BYTES_MAX, LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
-from bridge.gateway.server import Gateway, GatewayConfig
-from bridge.gateway.topics.declared_topics import VirtualTopic
-from bridge.gateway.wire import frame_check
-from bridge.gateway.wire.frame_check import MalformedFrame, check_frame
-from bridge.gateway.wire.large_frames import LargeFrames, read_frame
-from store.datastore import Datastore
-from store.errors import ProtectData
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway import connection as connection_module
+from cellfeed.bridge.gateway import server
+from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX, LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
+from cellfeed.bridge.gateway.server import Gateway, GatewayConfig
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.gateway.wire import frame_check
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData
 from tests.unit.test_gateway_frames import ALL_VERSIONS, sample
 
 SOON_S = 0.2

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.log import blocks as blocks_module
-from bridge.gateway.log.batch import Batch
-from bridge.gateway.log.blocks import Blocks
-from store.datastore import Datastore
+from cellfeed.bridge.gateway.limits import BLOCK_CELLS
+from cellfeed.bridge.gateway.log import blocks as blocks_module
+from cellfeed.bridge.gateway.log.batch import Batch
+from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.store.datastore import Datastore
 from tests.unit.test_gateway_blocks import ALL, ENDLESS, EPOCH, fill, records
 
 SHARDS = 2

@@ -13,17 +13,17 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from bridge.events.views import Condition
-from bridge.gateway.apis import api_01_fetch
-from bridge.gateway.limits import NEWEST_CELLS
-from bridge.gateway.server import Gateway
-from bridge.gateway.topics.declared_topics import VirtualTopic
-from bridge.gateway.wire.protocol import RequestHead
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import StorageUnavailable
+from cellfeed.bridge.events.views import Condition
+from cellfeed.bridge.gateway.apis import api_01_fetch
+from cellfeed.bridge.gateway.limits import NEWEST_CELLS
+from cellfeed.bridge.gateway.server import Gateway
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import StorageUnavailable
 from tests.unit.test_gateway_connection import with_gateway
 
 SHARDS = 4

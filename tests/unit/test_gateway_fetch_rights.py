@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis import api_01_fetch
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.security.users import Acl, Security
-from bridge.gateway.wire.protocol import RequestHead
-from store.engines.contract.values import Head
+from cellfeed.bridge.gateway.apis import api_01_fetch
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.engines.contract.values import Head
 
 TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
 TOPIC_ID = UUID(int=7)

@@ -17,11 +17,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
-from bridge.gateway.apis import advertised
-from bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
-from bridge.gateway.apis.registry import api
-from bridge.gateway.wire.frame_check import MalformedFrame, check_frame
-from bridge.gateway.wire.protocol import RequestHead, read_head, read_request, write_response
+from cellfeed.bridge.gateway.apis import advertised
+from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.wire.protocol import RequestHead, read_head, read_request, write_response
 from tests.clients.raw_requests import head_bytes
 
 ALL_VERSIONS = [(api.key, version) for api in APIS.values() for version in range(api.versions[0], api.versions[1] + 1)]
@@ -135,7 +135,7 @@ def test_the_answer_to_api_versions_always_has_the_oldest_head() -> None:
 
 def test_no_api_is_advertised_without_its_file() -> None:
     for each in APIS.values():
-        assert each.handle.__module__.startswith(f"bridge.gateway.api_{each.key:02d}_")
+        assert each.handle.__module__.startswith(f"cellfeed.bridge.gateway.api_{each.key:02d}_")
 
 
 def test_every_module_of_an_api_registers_its_key_once() -> None:

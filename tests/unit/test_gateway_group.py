@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.groups.group import Group, JoinRequest, State
+from cellfeed.bridge.gateway.groups.group import Group, JoinRequest, State
 
 RANGE = (("range", b"topics"), ("roundrobin", b"topics"))
 
@@ -170,7 +170,7 @@ def test_joins_that_cannot_be_are_refused(options: dict[str, Any], error: ErrorC
 
 
 def test_a_full_group_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.gateway.groups.group.GROUP_MEMBERS_MAX", 2)
+    monkeypatch.setattr("cellfeed.bridge.gateway.groups.group.GROUP_MEMBERS_MAX", 2)
     group, _, _ = stable_pair()
     answers = Answers()
     group.join(request(), answers.to("join"), 0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bridge.gateway.log.heads import LogHeads
-from store.engines.contract.values import Head
-from store.errors import StorageUnavailable
+from cellfeed.bridge.gateway.log.heads import LogHeads
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import StorageUnavailable
 
 LONG_S = 60.0
 """Longer than a test may take: who waits for as long was not woken."""
@@ -237,7 +237,7 @@ def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> No
 
 
 def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.gateway.log.heads.WATCHED_S", -1.0)
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         before = counters.reads
@@ -256,7 +256,7 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(monk
 
 
 def test_who_waits_is_woken_however_long_ago_the_last_read_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.gateway.log.heads.WATCHED_S", -1.0)
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.WATCHED_S", -1.0)
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         waiting = asyncio.create_task(heads.wait_for_more({0: 0}, LONG_S))
@@ -269,7 +269,7 @@ def test_who_waits_is_woken_however_long_ago_the_last_read_was(monkeypatch: pyte
 
 
 def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.gateway.log.heads.FOLLOW_UP_S", (LONG_S,))
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (LONG_S,))
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1
@@ -299,7 +299,7 @@ def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> N
 
 
 def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.gateway.log.heads.FOLLOW_UP_S", (0.0, 0.0))
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.heads.FOLLOW_UP_S", (0.0, 0.0))
 
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1

@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from bridge.gateway import connection
-from bridge.gateway.security.limited_warnings import LimitedWarnings
-from bridge.gateway.server import Gateway
-from store.datastore import Datastore
+from cellfeed.bridge.gateway import connection
+from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
+from cellfeed.bridge.gateway.server import Gateway
+from cellfeed.store.datastore import Datastore
 from tests.unit.test_gateway_connection import connect, with_gateway
 
 TOLD_MAX = 3

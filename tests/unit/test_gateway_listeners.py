@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.gateway.security.listeners import Listener, check_listener, subject_principal
-from store.errors import InvalidRequest, ProtectData
+from cellfeed.bridge.gateway.security.listeners import Listener, check_listener, subject_principal
+from cellfeed.store.errors import InvalidRequest, ProtectData
 
 TLS = {"certificate": "c.pem", "key": "k.pem"}
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.events.envelope import JsonFormat
-from bridge.events.record_batch import decode_record_batches
-from bridge.events.views import View
-from bridge.gateway.limits import NEWEST_CELLS
-from bridge.gateway.log.batch import Batch
-from bridge.gateway.log.blocks import encode_range
-from bridge.gateway.log.newest import LatestReads, Newest, Reader, encode_newest
-from bridge.gateway.topics.topics import make_topic
-from store.cells.cell import StoredCell
-from store.engines.contract.values import Head
+from cellfeed.bridge.events.envelope import JsonFormat
+from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.gateway.limits import NEWEST_CELLS
+from cellfeed.bridge.gateway.log.batch import Batch
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.log.newest import LatestReads, Newest, Reader, encode_newest
+from cellfeed.bridge.gateway.topics.topics import make_topic
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.values import Head
 from tests.unit.log_of_cells import LogOfCells, log_cell
 
 LATEST = make_topic("trips@latest", View(), JsonFormat(), latest=True)

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import Claim, CommittedOffset
-from bridge.gateway.apis import api_08_offset_commit
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
-from store.errors import StaleWriter, StorageUnavailable
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
+from cellfeed.bridge.gateway.apis import api_08_offset_commit
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.errors import StaleWriter, StorageUnavailable
 
 CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
 

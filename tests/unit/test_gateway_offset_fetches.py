@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.gateway.apis import api_09_offset_fetch
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.security.users import Acl, Security
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.gateway.apis import api_09_offset_fetch
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}
 RULES = [Acl("User:a", "group", "g", "read"), Acl("User:a", "topic", "open", "read"), Acl("User:b", "topic", "g", "read")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gateway.security.scram import AuthenticationFailed, Credential, ScramExchange, is_password, make_credential, no_credential, plain_message
+from cellfeed.bridge.gateway.security.scram import AuthenticationFailed, Credential, ScramExchange, is_password, make_credential, no_credential, plain_message
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PENCIL = make_credential("SCRAM-SHA-256", "pencil", SALT, 4096)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.gateway.groups.slot_claims import TOPIC
-from store.errors import Unavailable
+from cellfeed.bridge.gateway.groups.slot_claims import TOPIC
+from cellfeed.store.errors import Unavailable
 from tests.unit.test_gateway_slots import TTL_S, Place, place
 
 __all__ = ["place"]

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from bridge.gateway.groups.slot_claims import SlotClaims, slots_by_gateway
-from bridge.gateway.groups.spread import SLOTS
-from bridge.gateway.limits import GENERATIONS_RESERVED
-from bridge.gateway.nodes import all_nodes, register
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims, slots_by_gateway
+from cellfeed.bridge.gateway.groups.spread import SLOTS
+from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
+from cellfeed.bridge.gateway.nodes import all_nodes, register
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import StaleWriter, Unavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.sqlite.state import SqliteState
-from store.errors import StaleWriter, Unavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 
 TTL_S = 10.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gateway.groups.spread import SLOTS, slot_of, spread
+from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of, spread
 
 NODES = st.sets(st.integers(1, 40), min_size=1, max_size=9)
 

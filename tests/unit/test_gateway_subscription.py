@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gateway.groups.group import Group
-from bridge.gateway.groups.subscription import is_subscribed, subscribed_topics
+from cellfeed.bridge.gateway.groups.group import Group
+from cellfeed.bridge.gateway.groups.subscription import is_subscribed, subscribed_topics
 from tests.unit.test_gateway_group import join
 
 TOPICS = st.lists(st.text(max_size=20), max_size=5)

@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.groups.group import JoinRequest
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.groups.spread import slot_of
+from cellfeed.bridge.gateway.groups.group import JoinRequest
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.groups.spread import slot_of
 
 SLOT = slot_of("billing")
 

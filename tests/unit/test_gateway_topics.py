@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from bridge.events.envelope import AvroFormat, JsonFormat
-from bridge.events.views import Condition, View
-from bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
-from bridge.gateway.topics.topics import Topics, legal_topic_name
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat
+from cellfeed.bridge.events.views import Condition, View
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
+from cellfeed.bridge.gateway.topics.topics import Topics, legal_topic_name
+from cellfeed.store.errors import InvalidRequest
 
 AVRO, JSON = AvroFormat(1), JsonFormat()
 

@@ -13,20 +13,20 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.cloud_events import CONTENT_TYPE
-from bridge.events.named_formats import FormatName, event_format
-from bridge.events.record_batch import decode_record_batches
-from bridge.events.record_headers import LeaderEpochs
-from bridge.events.registry import envelope_schema_id
-from bridge.events.views import Condition, View
-from bridge.export.declaration import Export
-from bridge.export.records import RecordEncoder
-from bridge.gateway.limits import BLOCK_CELLS
-from bridge.gateway.log.batch import Batch
-from bridge.gateway.log.blocks import Blocks, encode_range
-from bridge.gateway.topics.topics import Topic, make_topic
-from store.cells.cell import StoredCell
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.cloud_events import CONTENT_TYPE
+from cellfeed.bridge.events.named_formats import FormatName, event_format
+from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_headers import LeaderEpochs
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.bridge.events.views import Condition, View
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.records import RecordEncoder
+from cellfeed.bridge.gateway.limits import BLOCK_CELLS
+from cellfeed.bridge.gateway.log.batch import Batch
+from cellfeed.bridge.gateway.log.blocks import Blocks, encode_range
+from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import InvalidRequest
 from tests.unit.log_of_cells import LogOfCells, log_cell
 
 FORMATS = get_args(FormatName)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.offsets.gathered_saves import GatheredSaves
-from store.commit.gathered import Gathered
-from store.datastore import Datastore
-from store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.triggers.offsets.gathered_saves import GatheredSaves
+from cellfeed.store.commit.gathered import Gathered
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 from tests.services.waiting import wait_until
 
 

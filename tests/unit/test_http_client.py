@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import Outcome
-from store.errors import CellConflict, CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable, UnknownDatastore
-from store.http.client import Client
-from store.http.client_transport import Worker
+from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.errors import CellConflict, CellfeedError, InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable, UnknownDatastore
+from cellfeed.store.http.client import Client
+from cellfeed.store.http.client_transport import Worker
 
 ROW = UUID(int=7)
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells import canonical_json
-from store.cells.cell import NewCell, PutResult, new_cell
-from store.errors import CellfeedError, InvalidBody, InvalidRequest
-from store.http.messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
-from store.http.server.requests import document_from, message_from, put_from, put_line, puts_from
-from store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.cell import NewCell, PutResult, new_cell
+from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest
+from cellfeed.store.http.messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
+from cellfeed.store.http.server.requests import document_from, message_from, put_from, put_line, puts_from
+from cellfeed.store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
 
 ROW = UUID(int=7)
 GOOD: dict[str, Any] = {"row_key": str(ROW), "column_name": "BASE", "ref_key": 1, "body": {"a": [1, "x"]}}

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from store.datastore import Datastore
-from store.http.server.app import WorkerApp
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.server.app import WorkerApp
 
 ROUTES: Final = {
     ("get", "/health"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import InvalidRequest
-from store.indexes.definition import load_definition, parse_definition
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.definition import load_definition, parse_definition
 
 GOOD = """\
 table: driver_partner_index

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells.sharding import shard_of, shard_of_text
-from store.indexes.values import STRING_BYTES_MAX, TYPES, Unfit, decode, encoder, shard_text
+from cellfeed.store.cells.sharding import shard_of, shard_of_text
+from cellfeed.store.indexes.values import STRING_BYTES_MAX, TYPES, Unfit, decode, encoder, shard_text
 
 DECIMALS = st.decimals(min_value=-(10**20) + 1, max_value=10**20 - 1, places=18, allow_nan=False)
 VALUES: dict[str, st.SearchStrategy[Any]] = {

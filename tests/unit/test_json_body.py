@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.cells import canonical_json
-from store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
-from store.errors import BodyTooLarge, DataDamaged, InvalidBody
-from store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body, encode_body
+from cellfeed.store.errors import BodyTooLarge, DataDamaged, InvalidBody
+from cellfeed.store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False), TEXT)

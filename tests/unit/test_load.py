@@ -14,10 +14,10 @@ import pytest
 from cellfeed.loading import load as load_module
 from cellfeed.loading.load import LOAD_BATCH_CELLS, PROBLEMS_MAX, LoadReport, LoadSpec, load_file
 from cellfeed.loading.taxi import cells_of_trip, expected_figures, load_taxi, shipped_csv
-from store.cells.body_codec import decode_body
-from store.cells.cell import Outcome, PutResult
-from store.datastore import Datastore
-from store.errors import InvalidRequest, NotFound, Unavailable
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 NAMESPACE = uuid.UUID("77d3a9a8-3d76-5d0b-a1f1-0e8d3d1c9a55")
 LINES = 95

@@ -14,7 +14,7 @@ import pytest
 
 from cellfeed.loading import records as records_module
 from cellfeed.loading.records import FileFormat, Record, format_of, read_records
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 
 def read(tmp_path: Path, content: bytes, file_format: FileFormat = FileFormat.CSV, **field_types: str) -> list[Record]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cellfeed.loading.row_keys import ROW_KEY_NAMESPACE, record_name, row_key_from
 from cellfeed.loading.taxi import trip_row_key
-from store.errors import InvalidRowKey
+from cellfeed.store.errors import InvalidRowKey
 
 VALUES = st.lists(st.text(alphabet="ab|\\é", max_size=4), min_size=2, max_size=2)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells.cell import ERASED_JSON, RESTORED_COLUMN
-from store.cells.log_gaps import GapCheck, NamedDamage, named, named_damage
-from store.engines.contract.scan_gaps import refuse_gap
-from store.engines.mysql import cells as mysql_cells
-from store.engines.sqlite import cells as sqlite_cells
-from store.errors import DataDamaged
+from cellfeed.store.cells.cell import ERASED_JSON, RESTORED_COLUMN
+from cellfeed.store.cells.log_gaps import GapCheck, NamedDamage, named, named_damage
+from cellfeed.store.engines.contract.scan_gaps import refuse_gap
+from cellfeed.store.engines.mysql import cells as mysql_cells
+from cellfeed.store.engines.sqlite import cells as sqlite_cells
+from cellfeed.store.errors import DataDamaged
 
 
 def note(lost_from: int, lost_to: int) -> bytes:

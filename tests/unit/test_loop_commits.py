@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.commit.put_answers import PutAnswer, Then, answer_all
-from store.datastore import Datastore
-from store.errors import OutcomeUnknown, Overloaded, StorageUnavailable
-from store.http.server import commits
-from store.http.server.commits import LoopCommits
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import OutcomeUnknown, Overloaded, StorageUnavailable
+from cellfeed.store.http.server import commits
+from cellfeed.store.http.server.commits import LoopCommits
 
 CELL = new_cell(UUID(int=1), "BASE", 1, {})
 STORED = PutResult(Outcome.STORED, 0, 7)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from store.clusters.model.shard_notes import Arriving, Leaving, Told
-from store.clusters.moves.underway import fence_of
+from cellfeed.store.clusters.model.shard_notes import Arriving, Leaving, Told
+from cellfeed.store.clusters.moves.underway import fence_of
 
 
 def told(*, leaves_to: str | None = None, arrives_from: str | None = None) -> Told:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from store.engines.mysql.errors import StatementFailed, commit_failed, failed, worth_another_try
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
+from cellfeed.store.engines.mysql.errors import StatementFailed, commit_failed, failed, worth_another_try
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
 
 READ_ONLY, INNODB_READ_ONLY, DEADLOCK, LOCK_TIMEOUT = 1290, 1836, 1213, 1205
 DISK_FULL, TABLE_FULL, TOO_MANY, GONE, LOST, SHUTDOWN, KILLED, INTERRUPTED = 1021, 1114, 1040, 2006, 2013, 1053, 1927, 1317

@@ -12,11 +12,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from store.clusters.model.roles import Role
-from store.clusters.serving.node import NodeEngine, StorageNode
-from store.engines.contract.values import Head, Look
-from store.engines.mysql.connections import MySqlServer
-from store.errors import StorageUnavailable
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving.node import NodeEngine, StorageNode
+from cellfeed.store.engines.contract.values import Head, Look
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.errors import StorageUnavailable
 
 ROLE = msgspec.json.encode(Role("c1", epoch=1, master="n1", minions=["n2"]))
 HEADS = {0: Head(0, 5, 5, 1, 0, 0)}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bridge.events.views import Condition
-from bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.assembly import processes
+from cellfeed.bridge.events.views import Condition
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig, TriggersConfig, WarehouseConfig, WorkerConfig, write_config
 from cellfeed.run_dir import RunDir
-from store.errors import NotFound
+from cellfeed.store.errors import NotFound
 
 VIEW = VirtualTopic("cards", filter=[Condition("tip", "=", value=None), Condition("kind", "in", values=["card", 1])], fields=["fare"], format="cloudevents")
 CONFIG = Config(
@@ -28,10 +28,10 @@ CONFIG = Config(
 
 
 HOMES = {
-    "run_worker": "store.http.server.worker.run_worker",
-    "run_gateway": "bridge.gateway.server.run_gateway",
-    "run_trigger_worker": "bridge.triggers.worker.run_trigger_worker",
-    "run_warehouse_loader": "consumers.warehouse.loader.run_warehouse_loader",
+    "run_worker": "cellfeed.store.http.server.worker.run_worker",
+    "run_gateway": "cellfeed.bridge.gateway.server.run_gateway",
+    "run_trigger_worker": "cellfeed.bridge.triggers.worker.run_trigger_worker",
+    "run_warehouse_loader": "cellfeed.consumers.warehouse.loader.run_warehouse_loader",
 }
 """Where each is imported from: processes import only what they run."""
 
@@ -119,7 +119,7 @@ def test_a_loader_without_any_gateway_is_refused_in_words(run: Callable[[str, st
 
 def test_trigger_processes_of_one_program_work_under_different_names(run: Callable[[str, str], Started], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("bridge.triggers.program.load_program", lambda *arguments: loaded.append(arguments) or "program")
+    monkeypatch.setattr("cellfeed.bridge.triggers.program.load_program", lambda *arguments: loaded.append(arguments) or "program")
     started = [run(name, "run_trigger_worker") for name in ("bills-1", "bills-2")]
     assert [each.arguments[3] for each in started] == ["bills-1", "bills-2"]
     assert [each.options for each in started] == [{"lease_s": 3.0, "threads": 8}] * 2

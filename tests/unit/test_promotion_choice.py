@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import _chosen
-from store.engines.mysql.replication import Gtid
-from store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import _chosen
+from cellfeed.store.engines.mysql.replication import Gtid
+from cellfeed.store.errors import ProtectData, StorageUnavailable
 
 
 class Servers:

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.commit.put_answers import PutAnswer, Then, answer_all
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
 
 LONG_S = 60.0
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.commit.put_batches import batches, put_in_batches
-from store.errors import OutcomeUnknown, StorageUnavailable
-from store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.commit.put_batches import batches, put_in_batches
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
 
 
 def cells(count: int, text: str = "") -> list[NewCell]:

@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from store.errors import NotFound, Overloaded, StorageUnavailable
-from store.http.server import read_pool
-from store.http.server.read_pool import FILE_READ_THREADS, READS_PER_TURN, ReadPool
+from cellfeed.store.errors import NotFound, Overloaded, StorageUnavailable
+from cellfeed.store.http.server import read_pool
+from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READS_PER_TURN, ReadPool
 
 DEADLINE_S = 60.0
 

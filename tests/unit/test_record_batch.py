@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 from kio.records.readers import read_batch
 
-from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
-from bridge.events.record_batch import HEAD_BYTES, Record, decode_record_batches, encode_record_batch, frame_records
-from store.cells.body_codec import decode_body
-from store.cells.cell import StoredCell
-from store.cells.sharding import row_key_text
-from store.errors import DataDamaged
+from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
+from cellfeed.bridge.events.record_batch import HEAD_BYTES, Record, decode_record_batches, encode_record_batch, frame_records
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.errors import DataDamaged
 from tests.unit.event_cells import FORMATS, cells, plain_cells
 
 CRC_AT, INNER_AT = 17, 21

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
-from bridge.export.declaration import Export
-from bridge.export.records import RecordEncoder
-from store.cells.body_codec import encode_body
-from store.cells.cell import StoredCell
+from cellfeed.bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.records import RecordEncoder
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.cell import StoredCell
 
 CELLS = st.lists(st.tuples(st.sampled_from(["BASE", "STATUS", "Größe"]), st.integers(-3, 3)), max_size=30)
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from store.repeated_warnings import TOLD_EVERY_S, RepeatedWarning
+from cellfeed.store.repeated_warnings import TOLD_EVERY_S, RepeatedWarning
 
 
 def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_number_of_those_in_between(

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
-from store.backups.check import read_state
-from store.backups.create import Source, create
-from store.backups.epochs import EPOCH_MAX, EPOCHS_DRAWN, EPOCHS_LEFT_OUT, epoch_of_next_history
-from store.backups.folder import BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, restore
-from store.datastore import Datastore
-from store.errors import ProtectData
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.epochs import EPOCH_MAX, EPOCHS_DRAWN, EPOCHS_LEFT_OUT, epoch_of_next_history
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData
 from tests.rides import rides
 
 SHARDS = 4

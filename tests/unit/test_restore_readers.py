@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bridge.backups.kept_state import belongs, restored, trigger_groups
-from bridge.backups.readers import group_readers, set_back
-from bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.backups.kept_state import belongs, restored, trigger_groups
+from cellfeed.bridge.backups.readers import group_readers, set_back
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.backups.check import read_state
-from store.backups.create import Source, create
-from store.backups.folder import BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, readers_ahead, refuse_readers_ahead, restore
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import ProtectData
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, all_cells, ends, offsets, open_coordination, put, working
 

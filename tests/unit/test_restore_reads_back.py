@@ -9,18 +9,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from bridge.backups.kept_state import belongs, restored
-from store.backups.check import read_state, verify
-from store.backups.create import Source, create
-from store.backups.folder import Backup, BackupFolder
-from store.backups.into_sqlite import SqliteTarget
-from store.backups.restore import plan, restore
-from store.cells.body_codec import encode_body
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head
-from store.errors import DataDamaged
+from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.check import read_state, verify
+from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.restore import plan, restore
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import DataDamaged
 from tests.rides import rides
 
 SHARDS = 4

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from cellfeed.run_dir import ProcessEntry, Ready, RunDir
-from store.background import LoopTrouble
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.background import LoopTrouble
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.clusters.model.shard_map import ShardMap, even_map, merged, told_ranges
-from store.clusters.moves.rebalance import plan_moves
-from store.errors import InvalidRequest, NotFound, ProtectData
+from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, merged, told_ranges
+from cellfeed.store.clusters.moves.rebalance import plan_moves
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData
 
 NAMES = ("c1", "c2", "c3")
 FIRST = even_map("trips", 8, NAMES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.files import SqliteFile
 
 FULL = 2
 WANTED = {"journal_mode": "wal", "synchronous": FULL, "wal_autocheckpoint": 0, "secure_delete": 1, "foreign_keys": 1, "mmap_size": 0}

@@ -1,4 +1,4 @@
-"""No thread and no task of the product runs a loop by itself: :mod:`store.background` runs it, or a reason stands here."""
+"""No thread and no task of the product runs a loop by itself: :mod:`cellfeed.store.background` runs it, or a reason stands here."""
 
 from __future__ import annotations
 

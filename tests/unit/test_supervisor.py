@@ -14,7 +14,7 @@ from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeepe
 from cellfeed.instance import supervisor
 from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S, start_again, start_all, start_one, supervise
 from cellfeed.run_dir import ProcessEntry, RunDir
-from store.errors import InvalidRequest, NotFound, Unavailable
+from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 LOOK_S = supervisor._LOOK_INTERVAL_S
 

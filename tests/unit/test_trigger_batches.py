@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import RetryPolicy
-from bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Parts
-from store.cells.cell import Cell, StoredCell
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
-from store.limits import SCAN_BYTES_MAX
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.bridge.triggers.shard.batches import BACKLOG_CELLS, CHUNK_CELLS, Parts
+from cellfeed.store.cells.cell import Cell, StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.limits import SCAN_BYTES_MAX
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 
@@ -221,7 +221,7 @@ def test_a_batch_that_is_not_full_waits_for_more_and_goes_when_it_is_full() -> N
 
 def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("bridge.triggers.shard.batches.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("cellfeed.bridge.triggers.shard.batches.time.monotonic", lambda: now_s[0])
     log = Log()
     log.more(5, "NOTES")
     log.more(3)

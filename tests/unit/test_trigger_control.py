@@ -14,16 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
-from bridge.groups.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.operate.progress_records import worker_record
-from bridge.triggers.trigger_group import TriggerGroup
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidRequest, NotFound, Refused
-from store.wakeups import Listener, poke_once
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, forget, poke_of, tell_workers
+from cellfeed.bridge.groups.history import REASON_CHARACTERS_MAX, Deed, Operator, entry, history, operator
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.operate.progress_records import worker_record
+from cellfeed.bridge.triggers.trigger_group import TriggerGroup
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidRequest, NotFound, Refused
+from cellfeed.store.wakeups import Listener, poke_once
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, all_cells, ends, offsets, open_coordination, put, working
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT, Call, Deadlines
-from store.errors import StaleWriter, StorageUnavailable
+from cellfeed.bridge.triggers.process_death.deadlines import EXIT_TIMED_OUT, Call, Deadlines
+from cellfeed.store.errors import StaleWriter, StorageUnavailable
 from tests.services.waiting import wait_until
 
 

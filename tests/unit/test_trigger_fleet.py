@@ -17,7 +17,7 @@ from cellfeed.config.model import TriggersConfig
 from cellfeed.instance import trigger_fleet
 from cellfeed.instance.supervisor import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S
 from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 READY = "import os, sys, json; given = json.loads(sys.stdin.readline()); os.write(given['ready_fd'], b'!'); os.close(given['ready_fd']); "
 """What every worker does first."""

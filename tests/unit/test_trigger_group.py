@@ -11,15 +11,15 @@ from unittest.mock import patch
 
 import pytest
 
-from bridge.coordination.contract import Claim
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S
-from bridge.triggers.program import trigger
-from bridge.triggers.shard.run import ShardRun
-from bridge.triggers.trigger_group import TriggerGroup
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
-from store.repeated_warnings import TOLD_EVERY_S
+from cellfeed.bridge.coordination.contract import Claim
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.shard.run import ShardRun
+from cellfeed.bridge.triggers.trigger_group import TriggerGroup
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.repeated_warnings import TOLD_EVERY_S
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import Recorder, all_cells, put, working
 

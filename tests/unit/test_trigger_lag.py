@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.control import Control
-from bridge.groups.history import Operator
-from bridge.groups.membership import Standing
-from bridge.triggers.offsets.kept_offsets import Footholds
-from bridge.triggers.operate.lag import GroupLag, LagReader
-from bridge.triggers.operate.progress_records import ProgressTeller, worker_record
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.shard.position import Progress
-from bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.bridge.triggers.operate.progress_records import ProgressTeller, worker_record
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.shard.position import Progress
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.datastore import Datastore
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, ends, offsets, open_coordination, put, working
 
@@ -222,7 +222,7 @@ def test_lost_offsets_are_the_reason_with_what_can_be_done(datastore: Datastore,
 
 def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("bridge.triggers.operate.progress_records.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("cellfeed.bridge.triggers.operate.progress_records.time.monotonic", lambda: now_s)
     teller = ProgressTeller(datastore.state, GROUP, "w", "BASE", "record")
     key = f"triggers/{GROUP}/workers/w"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.control import Control
-from bridge.groups.history import Operator
-from bridge.triggers.operate.lag import GroupLag, LagReader
-from bridge.triggers.operate.metrics import TriggerMetrics
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
+from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.datastore import Datastore
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import GROUP, Recorder, ends, offsets, open_coordination, put, working
 

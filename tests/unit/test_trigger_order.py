@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.triggers.parked.cells import ParkedCell, due, fronts
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import InvalidRequest
-from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, due, fronts
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.unit.trigger_steps import GROUP, Worker
 
 Ran = list[tuple[str, int]]

@@ -7,18 +7,18 @@ from uuid import UUID
 
 import pytest
 
-from bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.membership import Standing
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import RetryPolicy
-from bridge.triggers.shard.run import ShardRun
-from bridge.triggers.shard.take_over import Taking
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session, TopicPartition
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.bridge.triggers.shard.run import ShardRun
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from tests.unit.trigger_steps import GROUP, row
 
 

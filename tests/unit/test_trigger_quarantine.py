@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bridge.triggers.process_death.quarantine import Quarantine
+from cellfeed.bridge.triggers.process_death.quarantine import Quarantine
 from tests.services.waiting import wait_until
 
 

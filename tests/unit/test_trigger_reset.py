@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from bridge.coordination.contract import Coordinator
-from bridge.groups.control import Control
-from bridge.groups.history import Operator, history
-from bridge.groups.membership import Standing
-from bridge.triggers.offsets.kept_offsets import Footholds
-from bridge.triggers.operate.locations import wanted_locations
-from bridge.triggers.operate.reset import Reset
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.shard.take_over import Taking
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.groups.control import Control
+from cellfeed.bridge.groups.history import Operator, history
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds
+from cellfeed.bridge.triggers.operate.locations import wanted_locations
+from cellfeed.bridge.triggers.operate.reset import Reset
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidLocation, NotFound, Refused, StaleWriter
+from cellfeed.store.failpoints import FailpointReached, set_failpoint, watch_failpoint
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.datastore import Datastore
-from store.errors import InvalidLocation, NotFound, Refused, StaleWriter
-from store.failpoints import FailpointReached, set_failpoint, watch_failpoint
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, LEASE_S, Recorder, all_cells, ends, offsets, open_coordination, put, working
 
@@ -205,7 +205,7 @@ def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
     put(datastore, range(60))
     with working(datastore, workers_coordinator, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "all cells are run")
-        monkeypatch.setattr("bridge.triggers.operate.reset.LeaseKeeper", Asleep)
+        monkeypatch.setattr("cellfeed.bridge.triggers.operate.reset.LeaseKeeper", Asleep)
 
         def sleep() -> None:
             assert set(coordinator.owners(GROUP, "trips").values()) != {"w"}

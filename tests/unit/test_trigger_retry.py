@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import DEFAULT_RETRY, ProcessEnded, RetryPolicy, TimedOut, policy_for
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import InvalidRequest
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import DEFAULT_RETRY, ProcessEnded, RetryPolicy, TimedOut, policy_for
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidRequest
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.start import StartOfGroup
-from bridge.triggers.program import trigger
-from store.datastore import Datastore
-from store.errors import InvalidLocation, UnknownShard
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.start import StartOfGroup
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import InvalidLocation, UnknownShard
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.program import Trigger, trigger
-from bridge.triggers.retry import RetryPolicy
-from bridge.triggers.shard import position, sweep
-from bridge.triggers.shard.batches import LIVE_CELLS_MAX
-from bridge.triggers.shard.sweep import Sweep
-from bridge.triggers.worker import run_trigger_worker
-from store.cells.cell import Cell, StoredCell
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange
-from store.errors import StaleWriter, StorageUnavailable
-from store.limits import SCAN_BYTES_MAX
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.program import Trigger, trigger
+from cellfeed.bridge.triggers.retry import RetryPolicy
+from cellfeed.bridge.triggers.shard import position, sweep
+from cellfeed.bridge.triggers.shard.batches import LIVE_CELLS_MAX
+from cellfeed.bridge.triggers.shard.sweep import Sweep
+from cellfeed.bridge.triggers.worker import run_trigger_worker
+from cellfeed.store.cells.cell import Cell, StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.errors import StaleWriter, StorageUnavailable
+from cellfeed.store.limits import SCAN_BYTES_MAX
 from tests.services.waiting import wait_until
 from tests.unit.trigger_steps import GROUP, Worker, row
 

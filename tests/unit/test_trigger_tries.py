@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from bridge.triggers.program import trigger
-from bridge.triggers.retry import ProcessEnded, RetryPolicy
-from bridge.triggers.shard.run import CHUNK_CELLS
-from store.cells.cell import Cell
-from store.datastore import Datastore
-from store.errors import StaleWriter
-from store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.bridge.triggers.program import trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded, RetryPolicy
+from cellfeed.bridge.triggers.shard.run import CHUNK_CELLS
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StaleWriter
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
 from tests.unit.trigger_steps import GROUP, Worker, row
 
 

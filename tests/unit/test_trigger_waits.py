@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S, Waits
+from cellfeed.bridge.groups.backoff import WAIT_FIRST_S, WAIT_MAX_S, Waits
 
 
 def test_each_try_in_vain_doubles_the_wait_up_to_the_longest() -> None:

@@ -11,22 +11,22 @@ from uuid import UUID
 
 import pytest
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.history import Operator
-from bridge.groups.start import StartOfGroup
-from bridge.indexes.groups import index_positions
-from bridge.triggers.operate.lag import LagReader
-from bridge.triggers.operate.locations import wanted_locations
-from bridge.triggers.operate.reset import Reset
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.trimming.needed import needs
-from bridge.trimming.trim import ShardPlan, Trimming, deed_line, trim_history
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData, UnknownShard
-from store.indexes.check import IndexCheck
-from store.indexes.definition import parse_definition
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.history import Operator
+from cellfeed.bridge.groups.start import StartOfGroup
+from cellfeed.bridge.indexes.groups import index_positions
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.operate.locations import wanted_locations
+from cellfeed.bridge.triggers.operate.reset import Reset
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.trimming.needed import needs
+from cellfeed.bridge.trimming.trim import ShardPlan, Trimming, deed_line, trim_history
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData, UnknownShard
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.definition import parse_definition
 from tests.services.kept_index import caught_up, index_worker, made_index
 from tests.services.waiting import wait_until
 from tests.unit.trigger_workers import COORDINATIONS, GROUP, Recorder, open_coordination, working

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import schemas
-from bridge.typed.body_encoder import BodyEncoder, decoded
-from bridge.typed.body_schema import body_schema
-from bridge.typed.mismatch import Misfit
+import cellfeed.schemas
+from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
+from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.mismatch import Misfit
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
-from store.cells.canonical_json import canonical
-from store.errors import InvalidRequest
+from cellfeed.store.cells.canonical_json import canonical
+from cellfeed.store.errors import InvalidRequest
 from tests.unit.test_json_body import BODIES, SCALARS
 from tests.unit.typed_schemas import AvroReader, Drawn, records, same
 
@@ -174,7 +174,7 @@ def test_a_schema_that_json_cannot_be_is_refused_with_the_field(schema: Any, rea
 
 
 def test_every_shipped_trip_fits_the_shipped_schema() -> None:
-    schema = schemas.load_avro("taxi_trip")
+    schema = cellfeed.schemas.load_avro("taxi_trip")
     encoder = encoder_of(schema)
     tried = 0
     for record in read_records(shipped_csv(), FileFormat.CSV):

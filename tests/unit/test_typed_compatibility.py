@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.typed.body_encoder import BodyEncoder, decoded
-from bridge.typed.body_schema import AvroType, body_schema
-from bridge.typed.compatibility import breaks, cannot_read
-from store.cells.canonical_json import canonical
+from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
+from cellfeed.bridge.typed.body_schema import AvroType, body_schema
+from cellfeed.bridge.typed.compatibility import breaks, cannot_read
+from cellfeed.store.cells.canonical_json import canonical
 from tests.unit.typed_schemas import Drawn, records
 
 OLD: list[tuple[str, Any]] = [

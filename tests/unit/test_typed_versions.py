@@ -16,31 +16,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.envelope import decode_envelope
-from bridge.events.formats import LeftOut
-from bridge.events.record_batch import decode_record_batches
-from bridge.events.record_headers import LeaderEpochs
-from bridge.events.registry import envelope_schema_id
-from bridge.events.views import View
-from bridge.export.declaration import Export
-from bridge.export.records import RecordEncoder
-from bridge.export.schema_ids import typed_format
-from bridge.gateway.log.blocks import encode_range
-from bridge.gateway.topics.declared_topics import VirtualTopic
-from bridge.gateway.topics.topics import Topics, make_topic
-from bridge.gateway.topics.typed_topics import TypedTopics
-from bridge.typed.body_schema import BodySchema, body_schema
-from bridge.typed.declaration import ColumnSchema, check_schemas
-from bridge.typed.rejected_cells import forget_row, note_unfit, try_again, unfit_cells
-from bridge.typed.typed_column import TypedColumn, TypedColumns
-from bridge.typed.typed_format import TypedFormat
-from bridge.typed.versions import IncompatibleSchema, Settings, register, register_declared, stored_columns
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
-from store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from cellfeed.bridge.events.envelope import decode_envelope
+from cellfeed.bridge.events.formats import LeftOut
+from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_headers import LeaderEpochs
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.bridge.events.views import View
+from cellfeed.bridge.export.declaration import Export
+from cellfeed.bridge.export.records import RecordEncoder
+from cellfeed.bridge.export.schema_ids import typed_format
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.gateway.topics.topics import Topics, make_topic
+from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
+from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
+from cellfeed.bridge.typed.rejected_cells import forget_row, note_unfit, try_again, unfit_cells
+from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.typed.versions import IncompatibleSchema, Settings, register, register_declared, stored_columns
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.unit.log_of_cells import LogOfCells, log_cell
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bridge.events.envelope import AvroFormat
-from bridge.events.record_keys import record_keys
-from bridge.events.registry import envelope_schema_id
 from cellfeed import verify as verify_module
+from cellfeed.bridge.events.envelope import AvroFormat
+from cellfeed.bridge.events.record_keys import record_keys
+from cellfeed.bridge.events.registry import envelope_schema_id
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import DataDamaged, Unavailable
 from cellfeed.verify import Erased, StorePlace, TopicPlace, verify
-from store.cells.body_codec import decode_body
-from store.cells.digest import ShardDigest
-from store.datastore import Datastore
-from store.engines.contract.engine import Engine
-from store.errors import DataDamaged, Unavailable
 
 SHARDS = 3
 CELLS = 60

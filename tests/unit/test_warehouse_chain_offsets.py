@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from consumers.warehouse.layout import commit_file, decode_commit, encode_commit
-from consumers.warehouse.shard_loader import ShardLoader
-from consumers.warehouse.table import make_table
-from store.errors import DataDamaged
+from cellfeed.consumers.warehouse.layout import commit_file, decode_commit, encode_commit
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.consumers.warehouse.table import make_table
+from cellfeed.store.errors import DataDamaged
 from tests.unit.test_warehouse_shard_loader import SHARD, Log, feed
 
 

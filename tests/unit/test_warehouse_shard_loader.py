@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
-from consumers.warehouse.layout import COMMITS, STAGING
-from consumers.warehouse.shard_loader import ShardLoader
-from consumers.warehouse.table import WarehouseTable, make_table
-from store.cells.cell import StoredCell
-from store.cells.digest import ShardDigest
-from store.cells.sharding import row_key_text
-from store.errors import DataDamaged, NotFound, ProtectData
-from store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
+from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
+from cellfeed.consumers.warehouse.layout import COMMITS, STAGING
+from cellfeed.consumers.warehouse.shard_loader import ShardLoader
+from cellfeed.consumers.warehouse.table import WarehouseTable, make_table
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.digest import ShardDigest
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
+from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, passes, set_failpoint
 
 SHARD = 7
 LOADER_FAILPOINTS = sorted(name for name in FAILPOINTS if name.startswith("warehouse.") and not name.startswith("warehouse.loader."))
@@ -164,7 +164,7 @@ def test_a_cleaner_leaves_the_staged_file_of_a_living_loader_alone(tmp_path: Pat
     directory, log = table_directory(tmp_path), Log(range(10))
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 10)
-    import consumers.warehouse.shard_loader as module
+    import cellfeed.consumers.warehouse.shard_loader as module
 
     real = module.finish_data_file
 

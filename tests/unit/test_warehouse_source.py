@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers.warehouse.cell_rows import WarehouseRow
-from consumers.warehouse.source import TableSource
-from consumers.warehouse.table import make_table
-from store.errors import ProtectData, Unavailable
+from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
+from cellfeed.consumers.warehouse.source import TableSource
+from cellfeed.consumers.warehouse.table import make_table
+from cellfeed.store.errors import ProtectData, Unavailable
 
 FIRST, SECOND = "eb2fb697-3972-1db8-91b2-913eb1541806", "b7c47e09-115b-ac67-d48d-15715daf87d1"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bridge.coordination.watched_leases import Lease, WatchedLeases
-from store.engines.contract.values import StateEntry
+from cellfeed.bridge.coordination.watched_leases import Lease, WatchedLeases
+from cellfeed.store.engines.contract.values import StateEntry
 
 TTL_US = 10_000_000
 HOUR_US = 3_600_000_000

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-import store.commit.group_commit
-import store.commit.put_answers
-from store import background
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.commit.group_commit import GroupCommitWriter
-from store.engines.contract.engine import Engine
-from store.errors import InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
-from store.failpoints import FailpointReached
-from store.limits import BATCH_CELLS_MAX
+import cellfeed.store.commit.group_commit
+import cellfeed.store.commit.put_answers
+from cellfeed.store import background
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.commit.group_commit import GroupCommitWriter
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
+from cellfeed.store.failpoints import FailpointReached
+from cellfeed.store.limits import BATCH_CELLS_MAX
 
 
 class GatedEngine:
@@ -79,7 +79,7 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
 
 
 def test_a_full_queue_refuses_and_what_was_accepted_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.commit.group_commit.WRITE_QUEUE_CELLS_MAX", 3)
+    monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_CELLS_MAX", 3)
     engine = GatedEngine()
     writer = writer_over(engine)
     running = writer.submit([cell(0)])
@@ -110,7 +110,7 @@ def test_a_call_taken_back_before_its_turn_is_not_written() -> None:
 
 
 def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.commit.group_commit.GROUP_CELLS_MAX", 4)
+    monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_CELLS_MAX", 4)
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.submit([cell(0)])
@@ -127,7 +127,7 @@ def large(number: int, size: int) -> NewCell:
 
 
 def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.commit.group_commit.GROUP_BYTES_MAX", 100)
+    monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.submit([large(0, 20)])
@@ -140,7 +140,7 @@ def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its
 
 
 def test_too_many_waiting_bytes_are_refused_until_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.commit.group_commit.WRITE_QUEUE_BYTES_MAX", 100)
+    monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
     running = writer.submit([large(0, 500)])
@@ -190,8 +190,8 @@ def await_waiting(writer: GroupCommitWriter, calls: int) -> None:
 
 
 def test_callers_that_come_back_are_waited_for_and_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.commit.group_commit, "_GATHER_SHARE", 1e9)
-    monkeypatch.setattr(store.commit.group_commit, "_GATHER_PAUSE_S", 60.0)
+    monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
+    monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_PAUSE_S", 60.0)
     engine = GatedEngine()
     writer = writer_over(engine)
 
@@ -216,7 +216,7 @@ def test_callers_that_come_back_are_waited_for_and_written_together(monkeypatch:
 
 
 def test_callers_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.commit.group_commit, "_GATHER_SHARE", 1e9)
+    monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
     engine = GatedEngine()
     writer = writer_over(engine)
     gone = [writer.submit([cell(n)]) for n in range(5)]
@@ -228,8 +228,8 @@ def test_callers_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.Mo
 
 
 def test_closing_ends_the_wait_for_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.commit.group_commit, "_GATHER_SHARE", 1e9)
-    monkeypatch.setattr(store.commit.group_commit, "_GATHER_PAUSE_S", 600.0)
+    monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
+    monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_PAUSE_S", 600.0)
     engine = GatedEngine()
     writer = writer_over(engine)
     first = writer.submit([cell(0)])
@@ -319,14 +319,14 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
     waiting = [threading.Thread(target=lambda answer=answer: found.append(answer.result(30)), daemon=True) for answer in answers]  # type: ignore[misc]
     for thread in waiting:
         thread.start()
-    wake_next, calls = store.commit.put_answers.wake_next, iter(range(100))
+    wake_next, calls = cellfeed.store.commit.put_answers.wake_next, iter(range(100))
 
     def fail_for_the_second_group(row: Any) -> None:
         if next(calls) == 1:
             raise MemoryError
         wake_next(row)
 
-    monkeypatch.setattr(store.commit.put_answers, "wake_next", fail_for_the_second_group)
+    monkeypatch.setattr(cellfeed.store.commit.put_answers, "wake_next", fail_for_the_second_group)
     engine.gate.set()
     for thread in waiting:
         thread.join(10)

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from store.cells.sharding import shard_of
-from store.commit.per_cluster import Writers
-from store.engines.contract.engine import Engine
-from store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.commit.per_cluster import Writers
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 
 SHARDS = 2
 

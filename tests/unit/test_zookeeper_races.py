@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import StaleWriter
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.engines.sqlite.state import SqliteState
-from store.errors import StaleWriter
 
 TTL_S = 60.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused
+from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused
+from cellfeed.store.errors import Unavailable
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree
-from store.errors import Unavailable
 from tests.services.waiting import wait_until
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.coordination.zookeeper.paths import Paths, birth_of, joined, quoted, unquoted, version_of
-from bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
-from store.errors import InvalidRequest
+from cellfeed.bridge.coordination.zookeeper.paths import Paths, birth_of, joined, quoted, unquoted, version_of
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
+from cellfeed.store.errors import InvalidRequest
 
 
 def test_a_url_says_servers_chroot_credentials_and_tls() -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid5
 
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.groups.membership import Standing
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.process_death.deadlines import Deadlines
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.run import ShardRun
-from bridge.triggers.shard.take_over import Taking
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.run import ShardRun
+from cellfeed.bridge.triggers.shard.take_over import Taking
+from cellfeed.store.datastore import Datastore
 
 NAMESPACE = UUID("7a0c3f1e-9f5e-5d3b-8a55-0d8b1a9d2c11")
 GROUP = "steps"

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid5
 
-from bridge.coordination.contract import Coordinator
-from bridge.coordination.in_store import StoreCoordinator
-from bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from bridge.triggers.program import RetryPolicy, Trigger, trigger
-from bridge.triggers.worker import run_trigger_worker
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.triggers.program import RetryPolicy, Trigger, trigger
+from cellfeed.bridge.triggers.worker import run_trigger_worker
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.datastore import Datastore
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from store.cells.cell import Cell
-from store.datastore import Datastore
 
 GROUP = "recorder"
 NAMESPACE = UUID("2f0b3c55-5f6e-5b0f-9a7e-7d6f1b0c9e11")

@@ -20,11 +20,11 @@ from typing import Final
 
 import msgspec
 
-from bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.history import Era, ZooKeeperHistory
-from bridge.coordination.zookeeper.paths import Paths, quoted
-from store.engines.contract.engine import StateTable
-from store.errors import DataDamaged, Unavailable
+from cellfeed.bridge.coordination.zookeeper.client import Create, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.history import Era, ZooKeeperHistory
+from cellfeed.bridge.coordination.zookeeper.paths import Paths, quoted
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import DataDamaged, Unavailable
 
 _FIRST_BIRTH: Final = 2_000_000_000
 """Above the births that earlier versions took from their clocks: seconds since 1970."""

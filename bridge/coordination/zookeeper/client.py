@@ -14,7 +14,7 @@ from typing import Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
-from store.errors import Unavailable
+from cellfeed.store.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
-from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
-from store.failpoints import marked
+from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
+from cellfeed.store.failpoints import marked
 
 _quiet = logging.getLogger("cellfeed.zookeeper")
 _quiet.setLevel(logging.WARNING)  # fixed, whatever the root logs: at debug level kazoo writes credentials out

@@ -32,17 +32,17 @@ from typing import Final
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.contract import Claim, Session
-from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.connection import Connection
-from bridge.coordination.zookeeper.history import MARK_EVERY_S
-from bridge.coordination.zookeeper.offsets import TRIES_MAX, Connect, ZooKeeperOffsets
-from bridge.coordination.zookeeper.paths import birth_of, joined, unquoted, version_of
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from store.background import SupervisedThread
-from store.engines.contract.engine import StateTable
-from store.errors import CellfeedError, StaleWriter, Unavailable
-from store.histories import NO_HISTORY, History
+from cellfeed.bridge.coordination.contract import Claim, Session
+from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.connection import Connection
+from cellfeed.bridge.coordination.zookeeper.history import MARK_EVERY_S
+from cellfeed.bridge.coordination.zookeeper.offsets import TRIES_MAX, Connect, ZooKeeperOffsets
+from cellfeed.bridge.coordination.zookeeper.paths import birth_of, joined, unquoted, version_of
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
+from cellfeed.store.histories import NO_HISTORY, History
 
 _log = logging.getLogger("cellfeed.coordination")
 _encode = msgspec.json.encode
@@ -80,7 +80,7 @@ class _Lease:
 
 
 class ZooKeeperCoordinator(ZooKeeperOffsets):
-    """:class:`bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this process's, in seconds, and measures leases only against itself."""
+    """:class:`cellfeed.bridge.coordination.contract.Coordinator` over ZooKeeper. ``clock`` is this process's, in seconds, and measures leases only against itself."""
 
     def __init__(
         self,

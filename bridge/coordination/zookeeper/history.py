@@ -52,13 +52,13 @@ from typing import Any, Final
 import msgspec
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.zookeeper.client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.paths import Paths
-from bridge.coordination.zookeeper_owner import ChrootOwner
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.zookeeper.client import Create, Delete, Operation, OtherConnection, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.paths import Paths
+from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("zookeeper.mark_announced", "zookeeper.mark_written", "zookeeper.era_announced", "zookeeper.era_written")
 

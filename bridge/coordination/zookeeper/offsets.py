@@ -31,18 +31,18 @@ import msgspec
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
-from bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
-from bridge.coordination.zookeeper.births import Births
-from bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
-from bridge.coordination.zookeeper.connection import Connection
-from bridge.coordination.zookeeper.history import ZooKeeperHistory
-from bridge.coordination.zookeeper.paths import Paths, birth_of, quoted, unquoted, version_of
-from bridge.coordination.zookeeper.url import ZooKeeperAddress
-from bridge.coordination.zookeeper_owner import ChrootOwner
-from store.engines.contract.engine import StateTable
-from store.errors import CellfeedError, DataDamaged, InvalidRequest, OutcomeUnknown, StaleWriter, Unavailable
-from store.failpoints import declare, failpoint
-from store.histories import NO_HISTORY, History
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
+from cellfeed.bridge.coordination.zookeeper.births import Births
+from cellfeed.bridge.coordination.zookeeper.client import Check, Create, Delete, Operation, Set, TransactionRefused, ZooKeeperClient
+from cellfeed.bridge.coordination.zookeeper.connection import Connection
+from cellfeed.bridge.coordination.zookeeper.history import ZooKeeperHistory
+from cellfeed.bridge.coordination.zookeeper.paths import Paths, birth_of, quoted, unquoted, version_of
+from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
+from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError, DataDamaged, InvalidRequest, OutcomeUnknown, StaleWriter, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import NO_HISTORY, History
 
 declare("zookeeper.entries_decided", "zookeeper.entries_written")
 
@@ -69,7 +69,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperOffsets:
-    """:class:`bridge.coordination.contract.Offsets` over ZooKeeper. ``state`` is where entries go. ``connect`` begins a session of so many seconds."""
+    """:class:`cellfeed.bridge.coordination.contract.Offsets` over ZooKeeper. ``state`` is where entries go. ``connect`` begins a session of so many seconds."""
 
     keeps_in_store = False
 

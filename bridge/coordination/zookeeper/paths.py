@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from bridge.coordination.contract import Claim
+from cellfeed.bridge.coordination.contract import Claim
 
 _VERSION_BITS: Final = 32
 

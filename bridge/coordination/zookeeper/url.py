@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 SCHEME: Final = "zookeeper"
 DEFAULT_PORT: Final = 2181

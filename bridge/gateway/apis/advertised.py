@@ -7,8 +7,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final
 
-from bridge.gateway.apis.registry import APIS
-from bridge.gateway.wire.protocol import is_flexible
+from cellfeed.bridge.gateway.apis.registry import APIS
+from cellfeed.bridge.gateway.wire.protocol import is_flexible
 
 for _module in iter_modules([str(Path(__file__).parent)]):
     if _module.name.startswith("api_"):

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.frame_check import MalformedFrame
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 0
 VERSIONS: Final = (3, 12)

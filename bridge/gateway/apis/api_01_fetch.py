@@ -8,7 +8,7 @@ left out because a full request for a few dozen partitions costs less than keepi
 address before) is told that there is none, and comes again whole. From version 13 on topics are named by id.
 
 After ``FETCH_WORK_S`` of reading it answers with what there is: a view may leave out any number of cells. Of a topic ``@latest`` a read that begins is shown
-what is newest up to now, then every cell (:mod:`bridge.gateway.log.newest`).
+what is newest up to now, then every cell (:mod:`cellfeed.bridge.gateway.log.newest`).
 
 The response is written by hand: record bytes never pass through the schema library.
 """
@@ -23,15 +23,15 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
-from bridge.gateway.log.batch import Batch
-from bridge.gateway.log.newest import Reader
-from bridge.gateway.topics.topics import LATEST, Topic
-from bridge.gateway.wire.protocol import RequestHead, frame_parts
-from store.engines.contract.values import Head
-from store.errors import Trimmed, Unavailable
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WAIT_MAX_S, FETCH_WORK_S
+from cellfeed.bridge.gateway.log.batch import Batch
+from cellfeed.bridge.gateway.log.newest import Reader
+from cellfeed.bridge.gateway.topics.topics import LATEST, Topic
+from cellfeed.bridge.gateway.wire.protocol import RequestHead, frame_parts
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import Trimmed, Unavailable
 
 _log = logging.getLogger("cellfeed.gateway")
 KEY: Final = 1

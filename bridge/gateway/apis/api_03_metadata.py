@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.topics.topics import LATEST, Topic, legal_topic_name
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.topics.topics import LATEST, Topic, legal_topic_name
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 3
 VERSIONS: Final = (0, 13)

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
-from bridge.gateway.topics.topics import Topic
-from bridge.gateway.wire.protocol import RequestHead
-from store.errors import CellfeedError, StaleWriter
-from store.limits import ADDED_ID_MAX
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.limits import GROUP_ID_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.errors import CellfeedError, StaleWriter
+from cellfeed.store.limits import ADDED_ID_MAX
 
 KEY: Final = 8
 VERSIONS: Final = (2, 9)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
-from store.errors import StaleWriter, Unavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.errors import StaleWriter, Unavailable
 
 KEY: Final = 9
 VERSIONS: Final = (1, 9)

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11), versions 0–9. The rules are the state machine's (:mod:`bridge.gateway.groups.group`); the request waits until the rebalance completes."""
+"""JoinGroup (key 11), versions 0–9. The rules are the state machine's (:mod:`cellfeed.bridge.gateway.groups.group`); the request waits until the rebalance completes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.groups.group import JoinRequest
-from bridge.gateway.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.groups.group import JoinRequest
+from cellfeed.bridge.gateway.limits import GROUP_ID_BYTES_MAX, GROUP_METADATA_BYTES_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 11
 VERSIONS: Final = (0, 9)

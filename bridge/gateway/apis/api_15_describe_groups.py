@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.api_03_metadata import NO_AUTHORIZED_OPERATIONS
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.groups.group import Group, Member, State
-from bridge.gateway.wire.protocol import RequestHead
-from store.errors import Unavailable
+from cellfeed.bridge.gateway.apis.api_03_metadata import NO_AUTHORIZED_OPERATIONS
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.groups.group import Group, Member, State
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.errors import Unavailable
 
 KEY: Final = 15
 VERSIONS: Final = (0, 6)

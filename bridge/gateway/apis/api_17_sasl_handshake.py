@@ -1,5 +1,5 @@
 """SaslHandshake (key 17), version 1 only, so that tokens always come in SaslAuthenticate and never raw. Here: what is said of it once a connection is
-authenticated, or needs no authentication; before, :mod:`bridge.gateway.security.authentication` answers."""
+authenticated, or needs no authentication; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 17
 VERSIONS: Final = (1, 1)

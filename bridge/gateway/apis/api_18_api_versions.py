@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import APIS, api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import APIS, api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 18
 VERSIONS: Final = (0, 4)

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.security.users import Acl
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.security.users import Acl
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 29
 VERSIONS: Final = (1, 3)

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.limits import FRAME_BYTES_MAX
-from bridge.gateway.topics.topics import Topic, legal_topic_name
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.limits import FRAME_BYTES_MAX
+from cellfeed.bridge.gateway.topics.topics import Topic, legal_topic_name
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 32
 VERSIONS: Final = (1, 4)

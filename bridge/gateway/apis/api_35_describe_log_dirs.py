@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.topics.topics import Topic
-from bridge.gateway.wire.protocol import RequestHead, write_response
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.bridge.gateway.wire.protocol import RequestHead, write_response
 
 KEY: Final = 35
 VERSIONS: Final = (1, 4)

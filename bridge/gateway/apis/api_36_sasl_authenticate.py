@@ -1,5 +1,5 @@
 """SaslAuthenticate (key 36), versions 0–2, session lifetime 0: a connection is authenticated once, for as long as it lasts. Here: what is said of it when it
-comes too late, or where no authentication is; before, :mod:`bridge.gateway.security.authentication` answers."""
+comes too late, or where no authentication is; before, :mod:`cellfeed.bridge.gateway.security.authentication` answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 36
 VERSIONS: Final = (0, 2)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 46
 VERSIONS: Final = (0, 0)

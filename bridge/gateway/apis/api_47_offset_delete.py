@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import TopicPartition
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.groups.subscription import is_of_consumers, is_subscribed
-from bridge.gateway.limits import GROUP_ID_BYTES_MAX
-from bridge.gateway.wire.protocol import RequestHead
-from store.errors import CellfeedError, StaleWriter
+from cellfeed.bridge.coordination.contract import TopicPartition
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.groups.subscription import is_of_consumers, is_subscribed
+from cellfeed.bridge.gateway.limits import GROUP_ID_BYTES_MAX
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.errors import CellfeedError, StaleWriter
 
 KEY: Final = 47
 VERSIONS: Final = (0, 0)

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (key 48), versions 0–1: none. What bounds a client are the limits that are the same for all (:mod:`bridge.gateway.limits`).
+"""DescribeClientQuotas (key 48), versions 0–1: none. What bounds a client are the limits that are the same for all (:mod:`cellfeed.bridge.gateway.limits`).
 
 Answered because tools that list show an error instead of a page of users or quotas when it is not. What the filter names is not checked: whatever it is,
 there is nothing that fits.
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 48
 VERSIONS: Final = (0, 1)

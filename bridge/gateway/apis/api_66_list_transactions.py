@@ -1,4 +1,4 @@
-"""ListTransactions (key 66), versions 0–2: none: whoever begins one is refused (:mod:`bridge.gateway.apis.api_22_init_producer_id`).
+"""ListTransactions (key 66), versions 0–2: none: whoever begins one is refused (:mod:`cellfeed.bridge.gateway.apis.api_22_init_producer_id`).
 
 Names of states that Kafka does not have are given back, as a broker does. A pattern of transactional ids (version 2) is not checked: nothing fits it anyhow.
 """
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.apis.registry import api
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.apis.registry import api
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 66
 VERSIONS: Final = (0, 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from bridge.gateway.context import GatewayContext, Peer
-from bridge.gateway.wire.protocol import RequestHead
+from cellfeed.bridge.gateway.context import GatewayContext, Peer
+from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 Handler = Callable[[GatewayContext, Any, RequestHead, Peer], Awaitable[Mapping[str, Any] | list[bytes]]]
 """Takes the parsed request; gives the response's fields, or its whole frame in pieces."""

@@ -25,12 +25,12 @@ from hashlib import blake2b
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import Coordinator
-from bridge.gateway.groups.cluster import GatewayCluster
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.groups.slot_claims import ACTIVE_PREFIX, GROUP, ActiveGroup
-from bridge.gateway.groups.spread import slot_of
-from store.errors import CellfeedError, StaleWriter
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.groups.slot_claims import ACTIVE_PREFIX, GROUP, ActiveGroup
+from cellfeed.bridge.gateway.groups.spread import slot_of
+from cellfeed.store.errors import CellfeedError, StaleWriter
 
 _log = logging.getLogger("cellfeed.gateway")
 

@@ -1,5 +1,5 @@
 """This gateway among the others: who is there, who leads which partition, who coordinates which group. Seen from the event loop; the work is done in a thread
-of its own (:mod:`bridge.gateway.groups.slot_claims`).
+of its own (:mod:`cellfeed.bridge.gateway.groups.slot_claims`).
 
 Any gateway can serve any partition, so the leader of a partition is only where clients are sent: it spreads the load, and a fetch that comes to another gateway
 is answered all the same. The coordinator of a group is one gateway at a time, and the others refuse.
@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from bridge.coordination.contract import Claim, Coordinator
-from bridge.gateway.groups.group_table import GroupTable
-from bridge.gateway.groups.slot_claims import HeldSlot, Look, SlotClaims
-from bridge.gateway.groups.spread import SLOTS, slot_of, spread
-from bridge.gateway.limits import COORDINATION_LOOK_S
-from bridge.gateway.nodes import Address, Node
-from store.background import keep_running
-from store.engines.contract.engine import StateTable
-from store.errors import CellfeedError, StaleWriter
+from cellfeed.bridge.coordination.contract import Claim, Coordinator
+from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.groups.slot_claims import HeldSlot, Look, SlotClaims
+from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of, spread
+from cellfeed.bridge.gateway.limits import COORDINATION_LOOK_S
+from cellfeed.bridge.gateway.nodes import Address, Node
+from cellfeed.store.background import keep_running
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import CellfeedError, StaleWriter
 
 _log = logging.getLogger("cellfeed.gateway")
 

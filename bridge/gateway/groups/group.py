@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.limits import GROUP_MEMBERS_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
+from cellfeed.bridge.gateway.limits import GROUP_MEMBERS_MAX, SESSION_TIMEOUT_MAX_S, SESSION_TIMEOUT_MIN_S
 
 Reply = Callable[[Mapping[str, Any]], None]
 """Takes the fields of the response."""

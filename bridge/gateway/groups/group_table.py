@@ -1,6 +1,6 @@
 """The consumer groups of one gateway: drives each group's state machine with the event loop's clock.
 
-Groups live in slots (:mod:`bridge.gateway.groups.slot_claims`). One that this gateway takes over begins empty, above every generation that the group ever had: its
+Groups live in slots (:mod:`cellfeed.bridge.gateway.groups.slot_claims`). One that this gateway takes over begins empty, above every generation that the group ever had: its
 members find that they are unknown, and join again. One that it loses is forgotten, and whoever waits for an answer is told to look for the coordinator.
 """
 
@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.groups.group import Group, JoinRequest, Reply
-from bridge.gateway.groups.spread import slot_of
-from bridge.gateway.limits import GROUPS_MAX
+from cellfeed.bridge.gateway.groups.group import Group, JoinRequest, Reply
+from cellfeed.bridge.gateway.groups.spread import slot_of
+from cellfeed.bridge.gateway.limits import GROUPS_MAX
 
 
 class GroupTable:

@@ -1,7 +1,7 @@
 """Which groups this gateway coordinates: slots of groups, claimed in the coordination, each under a fence.
 
-Groups hash to :data:`bridge.gateway.groups.spread.SLOTS` slots. Every gateway is a member of one group of the coordination and works out by itself who should have
-which slot (:func:`bridge.gateway.groups.spread.spread`); it gives back what should be another's and claims what should be its own. A claim can be had when it was
+Groups hash to :data:`cellfeed.bridge.gateway.groups.spread.SLOTS` slots. Every gateway is a member of one group of the coordination and works out by itself who should have
+which slot (:func:`cellfeed.bridge.gateway.groups.spread.spread`); it gives back what should be another's and claims what should be its own. A claim can be had when it was
 given back or when its holder's session has ended, so at any moment at most one gateway holds a slot, and everything that is saved carries the claim (C4, C5): a
 gateway that was paused and has lost a slot moves no offset when it wakes up (I20).
 
@@ -30,14 +30,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.coordination.contract import Claim, Coordinator, Session
-from bridge.gateway.groups.spread import SLOTS, spread
-from bridge.gateway.limits import GENERATIONS_RESERVED
-from bridge.gateway.nodes import Node, all_nodes
-from bridge.triggers.offsets.kept_offsets import changed_lineage
-from store.engines.contract.engine import StateTable
-from store.errors import StaleWriter, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
+from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
+from cellfeed.bridge.gateway.nodes import Node, all_nodes
+from cellfeed.bridge.triggers.offsets.kept_offsets import changed_lineage
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import StaleWriter, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("gateway.slots_claimed", "gateway.slots_reserved")
 
@@ -48,7 +48,7 @@ TOPIC: Final = "__consumer_offsets"
 """Slots are claimed as partitions of it."""
 
 ACTIVE_PREFIX: Final = "gateways/groups/"
-"""Of the notes which groups have members, see :mod:`bridge.gateway.groups.active_groups`."""
+"""Of the notes which groups have members, see :mod:`cellfeed.bridge.gateway.groups.active_groups`."""
 
 _PREFIX: Final = "gateways/slots/"
 _decode_number = msgspec.json.Decoder(int)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from bridge.gateway.groups.group import Group
+from cellfeed.bridge.gateway.groups.group import Group
 
 _VERSION_BYTES: Final = 2
 _CONSUMER: Final = "consumer"

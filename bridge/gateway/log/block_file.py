@@ -1,5 +1,5 @@
 """One kept block as a file: its name, its bytes, and what both say of where the block comes from. Values only; the files are those of
-:mod:`bridge.gateway.log.block_files`.
+:mod:`cellfeed.bridge.gateway.log.block_files`.
 
     CONTENTS/SHARD/START-END-KNOWN.block
 
@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bridge.events.record_batch import encode_record_batch
-from bridge.gateway.log.batch import Batch, Block
-from bridge.gateway.topics.topics import Topic
-from store.cells.body_codec import encode_body
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.errors import DataDamaged
+from cellfeed.bridge.events.record_batch import encode_record_batch
+from cellfeed.bridge.gateway.log.batch import Batch, Block
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import DataDamaged
 
 FORM_VERSION: Final = 1
 """Of the files' form: another one is part of other names."""

@@ -43,9 +43,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from bridge.gateway.limits import BLOCK_FILES_WAITING_BYTES_MAX
-from bridge.gateway.log.batch import Block, block_bytes
-from bridge.gateway.log.block_file import (
+from cellfeed.bridge.gateway.limits import BLOCK_FILES_WAITING_BYTES_MAX
+from cellfeed.bridge.gateway.log.batch import Block, block_bytes
+from cellfeed.bridge.gateway.log.block_file import (
     BlockKey,
     KeptBlock,
     contents_fingerprint,
@@ -55,10 +55,10 @@ from bridge.gateway.log.block_file import (
     parse_file_name,
     witness_of,
 )
-from bridge.gateway.topics.topics import Topic
-from store.background import SupervisedThread
-from store.engines.contract.engine import Engine
-from store.errors import DataDamaged, InvalidRequest, Trimmed
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.errors import DataDamaged, InvalidRequest, Trimmed
 
 _log = logging.getLogger("cellfeed.gateway")
 _LOCK_LOOK_S: Final = 1.0

@@ -8,7 +8,7 @@ A block, or a segment, is one or more batches, each small enough to be sent alon
 cell, so every reader comes to the end of the log. Where bodies are large it ends early (``BLOCK_BYTES_MAX``): what lies behind it is encoded for each reader
 from where it is, and not kept. Topics whose records are the same (``Topic.content``) have their blocks together.
 
-What memory has no room for, or a process before this one has encoded, may be in files (:mod:`bridge.gateway.log.block_files`): full blocks are looked for there
+What memory has no room for, or a process before this one has encoded, may be in files (:mod:`cellfeed.bridge.gateway.log.block_files`): full blocks are looked for there
 before the store is read.
 
 When a log was trimmed, what is kept from below its new start is dropped (:meth:`Blocks.trim`), and the block in which it starts is encoded from there on. What
@@ -31,16 +31,16 @@ from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 
-from bridge.events.record_batch import encode_record_batch
-from bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS, BLOCKS_BYTES_MAX
-from bridge.gateway.log.batch import Batch, Block, block_bytes
-from bridge.gateway.log.block_files import BlockFiles
-from bridge.gateway.topics.topics import Topic
-from store.cells.body_codec import decoded_bytes_bound
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import LogRange
-from store.limits import ADDED_ID_MAX
+from cellfeed.bridge.events.record_batch import encode_record_batch
+from cellfeed.bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS, BLOCKS_BYTES_MAX
+from cellfeed.bridge.gateway.log.batch import Batch, Block, block_bytes
+from cellfeed.bridge.gateway.log.block_files import BlockFiles
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.store.cells.body_codec import decoded_bytes_bound
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.limits import ADDED_ID_MAX
 
 _BATCH_BYTES: Final = 768 << 10
 """Body bytes after which a batch ends: below the 1 MiB that consumers fetch from a partition by default; one larger body goes alone."""

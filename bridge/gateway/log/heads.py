@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
-from bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head
-from store.limits import ADDED_ID_MAX
+from cellfeed.bridge.gateway.limits import FOLLOW_UP_S, WATCHED_S
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.limits import ADDED_ID_MAX
 
 
 class LogHeads:

@@ -33,13 +33,13 @@ from concurrent.futures import Executor
 from time import monotonic
 from typing import NamedTuple
 
-from bridge.gateway.limits import LATEST_READS_MAX, NEWEST_CELLS
-from bridge.gateway.log.batch import Batch, Block
-from bridge.gateway.log.blocks import encode_range
-from bridge.gateway.topics.topics import Topic
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import Head
+from cellfeed.bridge.gateway.limits import LATEST_READS_MAX, NEWEST_CELLS
+from cellfeed.bridge.gateway.log.batch import Batch, Block
+from cellfeed.bridge.gateway.log.blocks import encode_range
+from cellfeed.bridge.gateway.topics.topics import Topic
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import Head
 
 
 class Reader(NamedTuple):
@@ -114,7 +114,7 @@ class Newest:
 
 
 def encode_newest(engine: Engine, topic: Topic, shard: int, start: int, end: int, head: Head) -> Block:
-    """As :func:`bridge.gateway.log.blocks.encode_range`, without the cells of which a newer one lies in the log that ``head`` shows."""
+    """As :func:`cellfeed.bridge.gateway.log.blocks.encode_range`, without the cells of which a newer one lies in the log that ``head`` shows."""
     superseded = engine.superseded(shard, start, end, head.log_start, head.watermark)
     # Where all of them are, nothing is read.
     first: list[StoredCell] | None = [] if len(superseded) == end - start else None

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bridge.gateway.limits import AUTHENTICATION_FAILED_DELAY_S
-from bridge.gateway.security.scram import PLAIN, AuthenticationFailed, ScramExchange, is_password, plain_message
-from bridge.gateway.security.users import Security
+from cellfeed.bridge.gateway.limits import AUTHENTICATION_FAILED_DELAY_S
+from cellfeed.bridge.gateway.security.scram import PLAIN, AuthenticationFailed, ScramExchange, is_password, plain_message
+from cellfeed.bridge.gateway.security.users import Security
 
 _log = logging.getLogger("cellfeed.gateway")
 _PLAIN_VERIFIED_BY: Final = "SCRAM-SHA-512"

@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
-from bridge.gateway.security.scram import HASHES, MECHANISMS
-from store.errors import InvalidRequest, ProtectData
+from cellfeed.bridge.gateway.security.scram import HASHES, MECHANISMS
+from cellfeed.store.errors import InvalidRequest, ProtectData
 
 Protection = Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"]
 DEFAULT_NAME: Final = "default"

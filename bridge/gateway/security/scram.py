@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.gateway.limits import SCRAM_ITERATIONS
+from cellfeed.bridge.gateway.limits import SCRAM_ITERATIONS
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism to hash function."""

@@ -17,10 +17,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
-from bridge.gateway.security.scram import HASHES, SALT_BYTES, Credential, make_credential, no_credential
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidRequest, NotFound
+from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
+from cellfeed.bridge.gateway.security.scram import HASHES, SALT_BYTES, Credential, make_credential, no_credential
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 ANONYMOUS: Final = "ANONYMOUS"
 Kind = Literal["topic", "group"]

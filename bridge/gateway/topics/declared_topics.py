@@ -21,11 +21,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bridge.events.compression import CompressionName
-from bridge.events.named_formats import ViewFormatName
-from bridge.events.views import Condition, View
-from bridge.gateway.limits import DECLARED_TOPICS_MAX
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.compression import CompressionName
+from cellfeed.bridge.events.named_formats import ViewFormatName
+from cellfeed.bridge.events.views import Condition, View
+from cellfeed.bridge.gateway.limits import DECLARED_TOPICS_MAX
+from cellfeed.store.errors import InvalidRequest
 
 
 class VirtualTopic(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -1,5 +1,5 @@
 """Topics as views of a datastore's logs: ``trips`` has every cell, ``trips.BASE`` only column BASE, declared ones what their view shows, and ``…@latest`` at
-first only what is newest (:mod:`bridge.gateway.log.newest`): all with the same offsets. Nothing is copied.
+first only what is newest (:mod:`cellfeed.bridge.gateway.log.newest`): all with the same offsets. Nothing is copied.
 
 A column whose name is not a legal topic name (Kafka allows letters, digits, ``.``, ``_`` and ``-``) has no topic of its own; its cells are in the full topic.
 
@@ -18,10 +18,10 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from bridge.events.compression import Compression, compression_named
-from bridge.events.envelope import EventFormat
-from bridge.events.views import View, ViewReader
-from bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.bridge.events.compression import Compression, compression_named
+from cellfeed.bridge.events.envelope import EventFormat
+from cellfeed.bridge.events.views import View, ViewReader
+from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 
 LATEST: Final = "@latest"
 """Behind a topic's name. No topic of a column ends with it: ``@`` is not legal there."""

@@ -1,6 +1,6 @@
 """Topics whose bodies are typed: that of each column with a registered schema, and views of one that are declared so. They follow what the datastore says.
 
-A gateway looks once a second, and before it shows a body as fitting no version (:mod:`bridge.typed.typed_column`). The topic of all cells is never typed. Its
+A gateway looks once a second, and before it shows a body as fitting no version (:mod:`cellfeed.bridge.typed.typed_column`). The topic of all cells is never typed. Its
 type would be a union over the columns, and a column that gets a schema would add a branch which no reader with the union of yesterday can read: readers of
 the full topic would stop at the first cell of a column that they may not even want. So it stays an envelope with JSON, which every reader reads for ever.
 """
@@ -10,21 +10,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from bridge.events.registry import COMPATIBILITY, RegisteredSchema
-from bridge.gateway.topics.topics import Topics
-from bridge.typed.rejected_cells import note_unfit
-from bridge.typed.typed_column import TypedColumn, TypedColumns
-from bridge.typed.typed_format import TypedFormat
-from bridge.typed.versions import Version
-from store.engines.contract.engine import StateTable
-from store.errors import InvalidRequest
+from cellfeed.bridge.events.registry import COMPATIBILITY, RegisteredSchema
+from cellfeed.bridge.gateway.topics.topics import Topics
+from cellfeed.bridge.typed.rejected_cells import note_unfit
+from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
+from cellfeed.bridge.typed.typed_format import TypedFormat
+from cellfeed.bridge.typed.versions import Version
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import InvalidRequest
 
 TYPED_LOOK_S: Final = 1.0
 """How often versions are looked at: a body that a new version takes is typed in every gateway after so long."""
 
 
 class TypedTopics:
-    """The typed topics of one gateway, and their schemas as its registry tells them (:class:`bridge.events.registry.TypedSchemas`)."""
+    """The typed topics of one gateway, and their schemas as its registry tells them (:class:`cellfeed.bridge.events.registry.TypedSchemas`)."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class TypedTopics:
         self._apply()
 
     def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
-        """See :class:`bridge.events.registry.TypedSchemas`."""
+        """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
         if self._topics is not None and self._topics.named(topic) is None:
             self._topics.refresh()  # the first cell of a column may just have come
         found = self._topics.named(topic) if self._topics is not None else None
@@ -63,7 +63,7 @@ class TypedTopics:
         return [_registered(version) for version in column.versions], f"{column.settings.compatibility}_TRANSITIVE"
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None:
-        """See :class:`bridge.events.registry.TypedSchemas`."""
+        """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
         found = self._by_id(schema_id)
         if found is None:  # another gateway has shown it already
             self.look()

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_field_tag, get_schema_field_type, is_optional
 
-from bridge.gateway.limits import REQUEST_ELEMENTS_MAX
+from cellfeed.bridge.gateway.limits import REQUEST_ELEMENTS_MAX
 
 _FIXED: Final = {
     "int8": 1,

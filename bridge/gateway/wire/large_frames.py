@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bridge.gateway.limits import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
+from cellfeed.bridge.gateway.limits import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
 
 
 class LargeFrames:

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field, get_schema_field_type
 
-from bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
 
 API_VERSIONS: Final = 18
 _HEAD: Final = struct.Struct(">hhi")

@@ -1,7 +1,7 @@
 """Offsets of several shards of a group in one commit, for triggers that save beside their work (``saves_lazily``).
 
 A save costs a commit of the coordination, and there is one for each shard every fifth of a second. Those that are due while one is under way go together
-(:mod:`store.commit.gathered`), each under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves its own: then the run that was
+(:mod:`cellfeed.store.commit.gathered`), each under its own claim. Where one of the claims is void, nothing of it is saved, and each shard saves its own: then the run that was
 overtaken hears of it. What comes with entries of the state table is never gathered: it is one commit by itself.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, TopicPartition
-from store.commit.gathered import Gathered
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, TopicPartition
+from cellfeed.store.commit.gathered import Gathered
 
 OFFSETS_IN_A_COMMIT_MAX: Final = 500
 """Each comes with the check of its claim, some 400 bytes for both: well below the megabyte that ZooKeeper takes in one request."""
 
 
 class OffsetCommits(Protocol):
-    """Of :class:`bridge.coordination.contract.Offsets`, what a run needs."""
+    """Of :class:`cellfeed.bridge.coordination.contract.Offsets`, what a run needs."""
 
     def commit_offsets(
         self,

@@ -26,10 +26,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.coordination.contract import Claim, Coordinator, Offsets, TopicPartition
-from bridge.coordination.in_store import StoreCoordinator
-from store.engines.contract.engine import StateTable
-from store.errors import OutcomeUnknown, StaleWriter, Unavailable
+from cellfeed.bridge.coordination.contract import Claim, Coordinator, Offsets, TopicPartition
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import OutcomeUnknown, StaleWriter, Unavailable
 
 NONE_SAVED: Final = -1
 """Stands for a shard without an offset."""

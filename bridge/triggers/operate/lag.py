@@ -19,16 +19,16 @@ from urllib.parse import unquote
 
 import msgspec
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.groups.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
-from bridge.groups.start import settled_start
-from bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
-from bridge.triggers.operate.progress_records import TELL_AGAIN_S, About, Left, WorkerRecord, worker_record
-from bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange, StateEntry
-from store.errors import Trimmed, Unavailable
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.groups.control import EXPORTS, PREFIX, Hold, by_group, group_prefix
+from cellfeed.bridge.groups.start import settled_start
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, last_known, lost_offsets
+from cellfeed.bridge.triggers.operate.progress_records import TELL_AGAIN_S, About, Left, WorkerRecord, worker_record
+from cellfeed.bridge.triggers.operate.reasons import NOBODY, Told, reason, waits_because, workers
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange, StateEntry
+from cellfeed.store.errors import Trimmed, Unavailable
 
 _CELLS_IN_A_READ: Final = 64
 """Each comes with its body."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from bridge.coordination.contract import Coordinator
-from bridge.triggers.offsets.kept_offsets import last_known, lost_offsets
-from store.cells.cell import microseconds
-from store.datastore import Datastore
-from store.engines.contract.values import Head
-from store.errors import InvalidLocation, NotFound
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.triggers.offsets.kept_offsets import last_known, lost_offsets
+from cellfeed.store.cells.cell import microseconds
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import InvalidLocation, NotFound
 
 FORMS: Final = "earliest, latest, kept (where its workers were), a moment with its zone (2026-03-01T12:00:00Z), or SHARD:LOCATION,… (the other shards stay)"
 

@@ -16,10 +16,10 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from bridge.coordination.contract import Coordinator
-from bridge.triggers.operate.lag import GroupLag, LagReader
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 
 LOOK_EVERY_S: Final = 5.0
 """How long one look answers."""

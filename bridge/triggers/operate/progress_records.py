@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.groups.control import group_prefix, when
-from bridge.triggers.shard.position import Progress
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
+from cellfeed.bridge.groups.control import group_prefix, when
+from cellfeed.bridge.triggers.shard.position import Progress
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
 
 TELL_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""

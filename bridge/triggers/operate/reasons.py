@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.groups.control import Hold, when
-from bridge.triggers.offsets.kept_offsets import choices
-from bridge.triggers.operate.progress_records import TELL_AGAIN_S, Left, WorkerRecord
-from bridge.triggers.shard.position import NOT_STARTED
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.groups.control import Hold, when
+from cellfeed.bridge.triggers.offsets.kept_offsets import choices
+from cellfeed.bridge.triggers.operate.progress_records import TELL_AGAIN_S, Left, WorkerRecord
+from cellfeed.bridge.triggers.shard.position import NOT_STARTED
 
 NOBODY: Final = ""
 

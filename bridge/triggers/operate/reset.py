@@ -27,15 +27,15 @@ from typing import Final
 
 import msgspec
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator
-from bridge.groups.control import OPERATOR, Control, Hold, tell_workers
-from bridge.groups.history import Deed, Operator, entry
-from bridge.groups.membership import LeaseKeeper, Standing
-from bridge.triggers.offsets.kept_offsets import Footholds, acceptance, last_known, lost_offsets, uses_footholds
-from bridge.triggers.parked.cells import ParkedCells
-from store.datastore import Datastore
-from store.errors import CellfeedError, Refused
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator
+from cellfeed.bridge.groups.control import OPERATOR, Control, Hold, tell_workers
+from cellfeed.bridge.groups.history import Deed, Operator, entry
+from cellfeed.bridge.groups.membership import LeaseKeeper, Standing
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, acceptance, last_known, lost_offsets, uses_footholds
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, Refused
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("reset.after_hold", "reset.after_claims", "reset.after_decision", "reset.after_told")
 

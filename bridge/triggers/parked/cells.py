@@ -17,10 +17,10 @@ from uuid import UUID
 
 import msgspec
 
-from bridge.triggers.process_death.recorded_attempts import ERROR_TEXT_MAX
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import InvalidRequest, NotFound, Unavailable
+from cellfeed.bridge.triggers.process_death.recorded_attempts import ERROR_TEXT_MAX
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _TRIES_MAX: Final = 50
 """Compare-and-set tries on one entry: it is only ever written by its partition's owner and by people at the command line."""

@@ -10,7 +10,7 @@ end of a time-out is the end of the process:
    gives them back. The shard with the overdue call is not given back: the function may still be at it.
 4. The process ends at once (``os._exit``) with the code ``EXIT_TIMED_OUT``. Whoever supervises it starts it again; ``cellfeed up`` does. The shard is
    taken over when the lease has run out, or sooner by the restarted process, under its name.
-5. A cell whose record shows that its tries are used up (the policy for :class:`~bridge.triggers.retry.TimedOut`) is parked there without being run.
+5. A cell whose record shows that its tries are used up (the policy for :class:`~cellfeed.bridge.triggers.retry.TimedOut`) is parked there without being run.
 
 Crash points: dying between 1 and 2 is like any death of a process (the shard's next owner counts tries); after 2 the record stands. A function in native
 code that holds the interpreter's lock stops the watching thread too; then the lease runs out, and the shards go to another worker.
@@ -28,10 +28,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from bridge.triggers.process_death.quarantine import Quarantine
-from store.background import SupervisedThread
-from store.errors import CellfeedError, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.triggers.process_death.quarantine import Quarantine
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("time_out.before_noted", "time_out.after_noted")
 

@@ -11,7 +11,7 @@ counted in the datastore's state table **before** the function is called, and st
 
 That is a commit for each cell, at most ``CHUNK_CELLS`` (and a batch) of them on each shard that changed hands so: the price of not knowing which cell it was.
 Otherwise nothing is written and it costs nothing. So a cell that kills is run once without a record, then on record as often as the policy for
-:class:`~bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has ended a process on record is run, the offset
+:class:`~cellfeed.bridge.triggers.retry.ProcessEnded` says; then it is parked without being run. Before a cell that has ended a process on record is run, the offset
 is saved, so that its next death makes no other cell run again.
 
 Key: ``tries/<group>/<topic>/<shard>/<added_id>``, in the datastore wherever the coordination is. Crash points:
@@ -31,11 +31,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.triggers.retry import ProcessEnded, TimedOut
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import StateEntry
-from store.errors import StaleWriter
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.triggers.retry import ProcessEnded, TimedOut
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import StaleWriter
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("tries.before_counted", "tries.after_counted", "tries.before_struck_off", "tries.after_struck_off")
 

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.triggers.process_death.deadlines import Call, Deadlines
-from bridge.triggers.process_death.recorded_attempts import ShardTries
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.position import Place, Progress
-from store.api import CellStore
-from store.cells.cell import StoredCell
-from store.errors import Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.triggers.process_death.deadlines import Call, Deadlines
+from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.position import Place, Progress
+from cellfeed.store.api import CellStore
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("trigger.before_run", "trigger.after_run")
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.triggers.program import Trigger
-from store.cells.body_codec import decoded_bytes_bound
-from store.cells.cell import StoredCell
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.store.cells.body_codec import decoded_bytes_bound
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 CHUNK_CELLS: Final = 200
 """Cells read, and at most run, between two looks at whether the shard is still ours."""

@@ -16,15 +16,15 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells, fronts
-from bridge.triggers.process_death.recorded_attempts import ShardTries
-from bridge.triggers.program import Trigger
-from bridge.triggers.retry import ProcessEnded
-from bridge.triggers.shard.attempts import DONE, Attempts, Failed, Stopped
-from store.cells.body_codec import is_erased
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.errors import Trimmed
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells, fronts
+from cellfeed.bridge.triggers.process_death.recorded_attempts import ShardTries
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.retry import ProcessEnded
+from cellfeed.bridge.triggers.shard.attempts import DONE, Attempts, Failed, Stopped
+from cellfeed.store.cells.body_codec import is_erased
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import Trimmed
 
 _ONE_TRY: Final = 1
 

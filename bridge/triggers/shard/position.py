@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.coordination.contract import Claim, CommittedOffset
-from bridge.groups.membership import Standing
-from bridge.triggers.offsets.gathered_saves import OffsetCommits
-from bridge.triggers.offsets.kept_offsets import Foothold
-from store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
+from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
+from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StaleWriter, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("trigger.before_save", "trigger.after_save")
 

@@ -26,22 +26,22 @@ from contextlib import nullcontext
 from typing import Final
 from uuid import UUID
 
-from bridge.coordination.contract import Claim
-from bridge.groups.membership import Standing
-from bridge.triggers.offsets.gathered_saves import OffsetCommits
-from bridge.triggers.offsets.kept_offsets import Foothold
-from bridge.triggers.parked.cells import ParkedCell, ParkedCells
-from bridge.triggers.process_death.deadlines import Deadlines
-from bridge.triggers.process_death.recorded_attempts import GroupTries, ShardTries
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.attempts import Attempts, Failed, Stopped
-from bridge.triggers.shard.batches import CHUNK_CELLS, LIVE_CELLS_MAX, Parts
-from bridge.triggers.shard.parked_retry import ParkedRetry
-from bridge.triggers.shard.position import Place, Progress
-from store.cells.cell import StoredCell
-from store.datastore import Datastore
-from store.engines.contract.values import LogRange
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.triggers.offsets.gathered_saves import OffsetCommits
+from cellfeed.bridge.triggers.offsets.kept_offsets import Foothold
+from cellfeed.bridge.triggers.parked.cells import ParkedCell, ParkedCells
+from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
+from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupTries, ShardTries
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.attempts import Attempts, Failed, Stopped
+from cellfeed.bridge.triggers.shard.batches import CHUNK_CELLS, LIVE_CELLS_MAX, Parts
+from cellfeed.bridge.triggers.shard.parked_retry import ParkedRetry
+from cellfeed.bridge.triggers.shard.position import Place, Progress
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.failpoints import declare, failpoint
 
 __all__ = ["CHUNK_CELLS", "Progress", "ShardRun"]
 

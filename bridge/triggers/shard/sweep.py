@@ -21,16 +21,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from bridge.coordination.contract import CommittedOffset
-from bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, OffsetCommits
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.run import ShardRun
-from store.cells.cell import StoredCell
-from store.engines.contract.engine import Engine
-from store.engines.contract.values import LogRange
-from store.errors import CellfeedError, Unavailable
-from store.failpoints import failpoint
-from store.limits import SCAN_BYTES_MAX
+from cellfeed.bridge.coordination.contract import CommittedOffset
+from cellfeed.bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, OffsetCommits
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.run import ShardRun
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.failpoints import failpoint
+from cellfeed.store.limits import SCAN_BYTES_MAX
 
 _log = logging.getLogger("cellfeed.triggers")
 

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
-from bridge.groups.membership import Standing
-from bridge.groups.start import StartOfGroup
-from bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, GatheredSaves, OffsetCommits
-from bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
-from bridge.triggers.parked.cells import ParkedCells
-from bridge.triggers.process_death.deadlines import Deadlines
-from bridge.triggers.process_death.recorded_attempts import GroupTries
-from bridge.triggers.program import Trigger
-from bridge.triggers.shard.run import ShardRun
-from store.datastore import Datastore
-from store.errors import StaleWriter
-from store.failpoints import declare, failpoint
+from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Coordinator, Session
+from cellfeed.bridge.groups.membership import Standing
+from cellfeed.bridge.groups.start import StartOfGroup
+from cellfeed.bridge.triggers.offsets.gathered_saves import OFFSETS_IN_A_COMMIT_MAX, GatheredSaves, OffsetCommits
+from cellfeed.bridge.triggers.offsets.kept_offsets import Footholds, uses_footholds
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.bridge.triggers.process_death.deadlines import Deadlines
+from cellfeed.bridge.triggers.process_death.recorded_attempts import GroupTries
+from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.bridge.triggers.shard.run import ShardRun
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StaleWriter
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("start.before_first_offsets", "start.after_first_offsets")
 

@@ -161,7 +161,7 @@ def rejoins(model: Model, state: State) -> Iterator[Step]:
 
 
 def _is_prefix(model: Model, state: State, number: int, role: Role) -> bool:
-    """As ``store.clusters.operating.rejoin.is_prefix``: by the first promotion that the node has not heard of."""
+    """As ``cellfeed.store.clusters.operating.rejoin.is_prefix``: by the first promotion that the node has not heard of."""
     view = model.view(state.nodes[number])
     if state.nodes[number].follows == role.master or not model.rules.rejoin_asks_prefix:
         return True

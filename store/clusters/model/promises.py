@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.engines.mysql.connections import MySqlServer, has_database, query
-from store.errors import StorageUnavailable, Unavailable
-from store.failpoints import marked
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database, query
+from cellfeed.store.errors import StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import marked
 
 
 def promised_epoch(cluster: ClusterServers, history_id: str, silent: Collection[str] = ()) -> int:

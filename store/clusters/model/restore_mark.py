@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from store.clusters.model.roles import Role
-from store.engines.contract.engine import StateTable
-from store.errors import DataDamaged
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import DataDamaged
 
 RESTORE_KEY: Final = "cluster/restore"
 """The state entry that marks a cluster under restore, and afterwards tells of which backup it is."""

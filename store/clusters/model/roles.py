@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.guard import ROLE_KEY
-from store.errors import DataDamaged, NoMinion, ProtectData
-from store.histories import is_same_history
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.errors import DataDamaged, NoMinion, ProtectData
+from cellfeed.store.histories import is_same_history
 
 PROMOTIONS_KEPT: Final = 100
 """So many promotions are remembered, the newest: a node that slept through more of them is made a copy."""
@@ -25,7 +25,7 @@ PROMOTIONS_KEPT: Final = 100
 class Role(msgspec.Struct, frozen=True):
     """The cluster's ``master`` by node name since leader epoch ``epoch``. ``minions``: the nodes that followed it when it was made so, and those that have
     come back since. ``semi_sync``: a commit waits until a minion has received it. ``promotions``: of each promotion, in their order, the epoch that it raised
-    and what the new master had then, as a GTID position. ``history_id``: of the datastore (:mod:`store.histories`).
+    and what the new master had then, as a GTID position. ``history_id``: of the datastore (:mod:`cellfeed.store.histories`).
 
     Within an epoch minions are only added, and ``semi_sync`` begins with the first one; whatever else changes raises the epoch.
     """

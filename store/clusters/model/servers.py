@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from store.engines.mysql.connections import MySqlServer
-from store.errors import InvalidRequest
+from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.errors import InvalidRequest
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ClusterServers:
 
     @property
     def promised(self) -> str:
-        """A database in which each node remembers by itself which promotions began (:mod:`store.clusters.model.promises`)."""
+        """A database in which each node remembers by itself which promotions began (:mod:`cellfeed.store.clusters.model.promises`)."""
         return f"{self.datastore}_promised"
 
     @property

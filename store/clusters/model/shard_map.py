@@ -1,6 +1,6 @@
 """Which cluster holds which shards: a versioned document, kept as a state entry on every cluster.
 
-The map only says where to look. Who takes a shard's puts is told by the counters: one cluster at a time has the shard's (:mod:`store.clusters.moves`). So
+The map only says where to look. Who takes a shard's puts is told by the counters: one cluster at a time has the shard's (:mod:`cellfeed.store.clusters.moves`). So
 a process with an old map is refused, and looks again. Two maps are merged shard by shard: the owner since the higher leader epoch counts, whatever was written
 where, and in whatever order.
 """
@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from store.engines.contract.engine import StateTable
-from store.errors import DataDamaged, InvalidRequest, StorageUnavailable
-from store.histories import History, new_history, refuse_other_history
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
+from cellfeed.store.histories import History, new_history, refuse_other_history
 
 MAP_KEY: Final = "cluster/shard-map"
 
@@ -28,7 +28,7 @@ _ATTEMPTS_MAX: Final = 20
 class ShardMap(msgspec.Struct, frozen=True):
     """``owners``: cluster name to ``[first, last]`` ranges of shards, together all of 0 … ``shards`` - 1 and none twice. ``since``: for shards that have been
     moved, the leader epoch in which their cluster got them. ``history_id``, ``parent``, ``origin_id``: of the datastore
-    (:mod:`store.histories`); a history without an origin is its own."""
+    (:mod:`cellfeed.store.histories`); a history without an origin is its own."""
 
     datastore: str
     shards: int

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.connections import Connection
 
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.engines.mysql.connections import query
-from store.engines.mysql.migrations import Layout
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.migrations import Layout
 
 Clusters = Mapping[str, ClusterServers]
 """The clusters of a datastore by name."""

@@ -27,7 +27,7 @@ What a kill of the healer leaves:
     the counter is back                   the source serves: healed
     between two maps                      the next look writes the rest
 
-A copy is taken back under the locks of both sides, too. What a kill leaves is told in :func:`~store.clusters.moves.steps.take_back`: in any case the mark, so
+A copy is taken back under the locks of both sides, too. What a kill leaves is told in :func:`~cellfeed.store.clusters.moves.steps.take_back`: in any case the mark, so
 the erasure that is repeated comes here again. A mover that was paused meanwhile has lost the connections that it could go on with: it looks at what there is,
 finds no copy, and begins a new one, of a log in which the erasure is done, or refused by the new mark.
 
@@ -43,14 +43,14 @@ from collections.abc import Callable, Set
 from contextlib import ExitStack
 from typing import Final
 
-from store.clusters.model.shard_notes import Clusters, told_by
-from store.clusters.moves.shard_side import cut_off, lock_holder
-from store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side, take_back
-from store.clusters.moves.underway import Underway, owners, underway
-from store.clusters.operating.promote import cluster_role
-from store.engines.mysql.connections import query
-from store.errors import CellfeedError, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.clusters.model.shard_notes import Clusters, told_by
+from cellfeed.store.clusters.moves.shard_side import cut_off, lock_holder
+from cellfeed.store.clusters.moves.steps import Move, TooSlow, bar_switch, give_back, opened_side, take_back
+from cellfeed.store.clusters.moves.underway import Underway, owners, underway
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.errors import CellfeedError, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("heal.after_cut_off", "heal.after_bar", "heal.after_give_back")
 

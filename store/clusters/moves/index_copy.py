@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.clusters.model.shard_notes import HIDDEN, tables
-from store.clusters.moves.shard_side import ShardSide
-from store.engines.mysql.cells import parts
-from store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.clusters.model.shard_notes import HIDDEN, tables
+from cellfeed.store.clusters.moves.shard_side import ShardSide
+from cellfeed.store.engines.mysql.cells import parts
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
 
 BUCKETS: Final = 256
 """Parts of a table that are compared, and copied, as a whole."""

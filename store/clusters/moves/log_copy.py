@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from store.clusters.moves.shard_side import ShardSide
-from store.engines.contract.scan_gaps import refuse_gap
-from store.engines.mysql.cells import CURE, read_cells, row_literal
-from store.engines.mysql.connections import query
-from store.errors import Trimmed
+from cellfeed.store.clusters.moves.shard_side import ShardSide
+from cellfeed.store.engines.contract.scan_gaps import refuse_gap
+from cellfeed.store.engines.mysql.cells import CURE, read_cells, row_literal
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.errors import Trimmed
 
 STEP_CELLS: Final = 10_000
 """Cells in one step: a transaction of a tenth of a second."""

@@ -1,4 +1,4 @@
-"""Moves one shard, resumes what a killed mover left, takes it back, drops what is kept. The steps and their argument are in :mod:`store.clusters.moves`.
+"""Moves one shard, resumes what a killed mover left, takes it back, drops what is kept. The steps and their argument are in :mod:`cellfeed.store.clusters.moves`.
 
 Each call looks at what the servers say of the shard and goes on from there; when a master dies on the way it looks for the new one and does so again.
 """
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from store.clusters.model.shard_map import merged, read_map
-from store.clusters.model.shard_notes import Clusters, told_by
-from store.clusters.moves.shard_copies import copy_on
-from store.clusters.moves.shard_diff import refuse_loss
-from store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
-from store.clusters.moves.underway import Underway, underway_of
-from store.clusters.operating.promote import cluster_role, master_state
-from store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.clusters.model.shard_map import merged, read_map
+from cellfeed.store.clusters.model.shard_notes import Clusters, told_by
+from cellfeed.store.clusters.moves.shard_copies import copy_on
+from cellfeed.store.clusters.moves.shard_diff import refuse_loss
+from cellfeed.store.clusters.moves.steps import AGAIN_S, DROP_WAIT_S, Move, Moved, TooSlow, opened_side, take_back, wait_for_minions
+from cellfeed.store.clusters.moves.underway import Underway, underway_of
+from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("move.inside_clean")
 

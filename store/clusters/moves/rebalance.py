@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import InvalidRequest, NotFound
 
 
 class PlannedMove(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Literal
 
 import pymysql
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_notes import HIDDEN, Clusters, Standing, standing
-from store.clusters.operating.promote import cluster_role
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.errors import failed
-from store.engines.mysql.migrations import Layout
-from store.errors import CellfeedError
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, Standing, standing
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.errors import failed
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import CellfeedError
 
 Kind = Literal["serves", "arriving", "kept"]
 

@@ -1,6 +1,6 @@
 """Compares what nodes have of a shard: source and target of a move, a master and its minions.
 
-Digests of ranges of ids are made by the servers (:mod:`store.engines.mysql.digest`). Where two differ the range is halved, down to a few rows, which are read
+Digests of ranges of ids are made by the servers (:mod:`cellfeed.store.engines.mysql.digest`). Where two differ the range is halved, down to a few rows, which are read
 on both sides and compared value by value. So equal nodes cost one pass of each server over the table, and a difference is named by its id.
 
 What is no difference: cells below the start of either log, ids behind the end of a minion's or a copy's, and a body that the serving side has erased since,
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import ERASED_COLUMN
-from store.clusters.model.shard_notes import Clusters
-from store.clusters.moves.shard_copies import ShardCopy, copies_of
-from store.engines.mysql.connections import query
-from store.engines.mysql.digest import is_fit, range_digest, raw_rows
-from store.errors import NotFound, ProtectData
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.clusters.model.shard_notes import Clusters
+from cellfeed.store.clusters.moves.shard_copies import ShardCopy, copies_of
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.digest import is_fit, range_digest, raw_rows
+from cellfeed.store.errors import NotFound, ProtectData
 
 STEP_CELLS: Final = 20_000
 """Ids in one digest: a tenth of a second of a server."""

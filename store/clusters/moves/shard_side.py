@@ -1,6 +1,6 @@
 """One shard on the master of one cluster, as a move sees and changes it: every change on the connection that holds the shard's lock there.
 
-A change is one guarded transaction (:mod:`store.engines.mysql.guard`): a server that takes no writes,
+A change is one guarded transaction (:mod:`cellfeed.store.engines.mysql.guard`): a server that takes no writes,
 or whose role is not the mover's, refuses it, nothing done. Changes of tables are guarded statements
 of their own that may be run again.
 """
@@ -15,17 +15,17 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_notes import HIDDEN, Arriving, Leaving, Standing, standing, tables
-from store.engines.mysql.cells import INSERT_COLUMNS, parts
-from store.engines.mysql.connections import MySqlServer, commit_script, query
-from store.engines.mysql.errors import commit_failed, error_code, failed
-from store.engines.mysql.guard import ATTEMPTS_MAX, Guard
-from store.engines.mysql.locks import free_locks, take_lock
-from store.engines.mysql.migrations import ADD_CHECKSUMS, Layout, schema_statements
-from store.errors import ProtectData, StaleWriter, StorageUnavailable
-from store.failpoints import declare, failpoint, marked
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_notes import HIDDEN, Arriving, Leaving, Standing, standing, tables
+from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed
+from cellfeed.store.engines.mysql.guard import ATTEMPTS_MAX, Guard
+from cellfeed.store.engines.mysql.locks import free_locks, take_lock
+from cellfeed.store.engines.mysql.migrations import ADD_CHECKSUMS, Layout, schema_statements
+from cellfeed.store.errors import ProtectData, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint, marked
 
 declare("rollback.inside_abandon")
 

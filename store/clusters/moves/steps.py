@@ -1,4 +1,4 @@
-"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What each leaves is argued in :mod:`store.clusters.moves`."""
+"""One run of a move: copy, fence, finish, switch, map, from where the servers say that it is. What each leaves is argued in :mod:`cellfeed.store.clusters.moves`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import merged, read_map, write_map
-from store.clusters.model.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
-from store.clusters.moves.index_copy import copy_entries
-from store.clusters.moves.log_copy import copy_log
-from store.clusters.moves.shard_copies import copy_on
-from store.clusters.moves.shard_diff import refuse_loss
-from store.clusters.moves.shard_side import ShardSide, open_side
-from store.clusters.moves.underway import fence_of
-from store.clusters.operating.promote import cluster_role, master_state
-from store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import merged, read_map, write_map
+from cellfeed.store.clusters.model.shard_notes import HIDDEN, Clusters, Leaving, Standing, told_by
+from cellfeed.store.clusters.moves.index_copy import copy_entries
+from cellfeed.store.clusters.moves.log_copy import copy_log
+from cellfeed.store.clusters.moves.shard_copies import copy_on
+from cellfeed.store.clusters.moves.shard_diff import refuse_loss
+from cellfeed.store.clusters.moves.shard_side import ShardSide, open_side
+from cellfeed.store.clusters.moves.underway import fence_of
+from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable, Trimmed, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare(
     "move.after_begin",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from store.clusters.model.shard_map import read_map
-from store.clusters.model.shard_notes import Clusters, Leaving, Told, told_by
-from store.clusters.operating.promote import cluster_role
-from store.engines.mysql.state import MySqlState
-from store.errors import NotFound
+from cellfeed.store.clusters.model.shard_map import read_map
+from cellfeed.store.clusters.model.shard_notes import Clusters, Leaving, Told, told_by
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)

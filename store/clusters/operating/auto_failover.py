@@ -21,12 +21,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import Promotion, cluster_role, promote
-from store.clusters.operating.rejoin import NeverReplicated, clone, come_back, heard_epoch, is_half_copied, start_again
-from store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
-from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import Promotion, cluster_role, promote
+from cellfeed.store.clusters.operating.rejoin import NeverReplicated, clone, come_back, heard_epoch, is_half_copied, start_again
+from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
+from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
 
 _log = logging.getLogger("cellfeed.failover")
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from store.clusters.model.servers import ClusterServers
-from store.engines.mysql.replication import minion_status, position
-from store.errors import StorageUnavailable
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.engines.mysql.replication import minion_status, position
+from cellfeed.store.errors import StorageUnavailable
 
 CATCH_UP_S: Final = 60.0
 """How long a minion may receive nothing new before it is told, in seconds: it applies as it receives, so it is seconds behind the load."""

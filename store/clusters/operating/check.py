@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import cluster_role
-from store.engines.contract.findings import Findings, OnCells
-from store.engines.mysql.integrity import check_node, ids_of
-from store.engines.mysql.migrations import Layout, check_schema
-from store.errors import CellfeedError, ProtectData
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.contract.findings import Findings, OnCells
+from cellfeed.store.engines.mysql.integrity import check_node, ids_of
+from cellfeed.store.engines.mysql.migrations import Layout, check_schema
+from cellfeed.store.errors import CellfeedError, ProtectData
 
 
 def check_cluster(cluster: ClusterServers, into: Findings, on_cells: OnCells = lambda _: None) -> None:

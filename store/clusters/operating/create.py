@@ -16,20 +16,20 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from store.clusters.model.restore_mark import Mark, read_mark
-from store.clusters.model.roles import Role, read_role, write_role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import ShardMap, write_map
-from store.clusters.operating.catch_up import wait_for_minions
-from store.clusters.operating.replication_mode import follow_configuration
-from store.engines.mysql.checks import check_server, refuse
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
-from store.engines.mysql.state import MySqlState
-from store.errors import CellfeedError, ProtectData, Unavailable
-from store.failpoints import declare, failpoint
-from store.histories import refuse_other_history
+from cellfeed.store.clusters.model.restore_mark import Mark, read_mark
+from cellfeed.store.clusters.model.roles import Role, read_role, write_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
+from cellfeed.store.clusters.operating.catch_up import wait_for_minions
+from cellfeed.store.clusters.operating.replication_mode import follow_configuration
+from cellfeed.store.engines.mysql.checks import check_server, refuse
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.replication import check_mariadb, follow, minion_status, open_for_writes, set_semi_sync
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import refuse_other_history
 
 declare("cluster.init.after_follow", "cluster.init.after_schema", "cluster.init.after_map")
 

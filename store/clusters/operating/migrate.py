@@ -1,6 +1,6 @@
 """``cluster migrate``: the tables of a cluster are brought to the schema version of this program, on its master; the minions follow by replication.
 
-A kill on the way leaves a step to be run again (:mod:`store.engines.mysql.migrations`). Programs of the older version go on until they are started anew, so a
+A kill on the way leaves a step to be run again (:mod:`cellfeed.store.engines.mysql.migrations`). Programs of the older version go on until they are started anew, so a
 step only ever adds what they do not know.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from store.clusters.model.roles import change_role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_map import merged, read_map, write_map
-from store.clusters.operating.promote import cluster_role, master_state
-from store.engines.mysql.checks import ServerRole, check_server, refuse
-from store.engines.mysql.migrations import SCHEMA_VERSION, Layout, Step, migrate
-from store.errors import StorageUnavailable
-from store.failpoints import declare, failpoint
-from store.histories import new_history, refuse_other_history
+from cellfeed.store.clusters.model.roles import change_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_map import merged, read_map, write_map
+from cellfeed.store.clusters.operating.promote import cluster_role, master_state
+from cellfeed.store.engines.mysql.checks import ServerRole, check_server, refuse
+from cellfeed.store.engines.mysql.migrations import SCHEMA_VERSION, Layout, Step, migrate
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import new_history, refuse_other_history
 
 declare("cluster.identify.after_map")
 

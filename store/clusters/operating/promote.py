@@ -7,7 +7,7 @@ Steps, and what a kill after each leaves:
                      Killed here: no writes until a promotion is run again
     3. collect       the minions stop receiving, apply what they have, and follow nobody from then on, also after a restart; the one with most is
                      chosen among those that have heard of the present epoch. Then a majority of nodes remembers the epoch that is to be raised
-                     (:mod:`store.clusters.model.promises`). Killed here: the next promotion takes a higher epoch; no minion follows until then
+                     (:mod:`cellfeed.store.clusters.model.promises`). Killed here: the next promotion takes a higher epoch; no minion follows until then
     4. raise         on the chosen one, in one transaction: the shards' leader epochs, where each begins, and the role. From its commit on whoever hears of
                      the role sends writes there; they are refused (definitely not written) until step 6
     5. re-point      the other minions follow the new master
@@ -35,13 +35,13 @@ from typing import Final
 
 import msgspec
 
-from store.clusters.model.promises import promise, promised_epoch
-from store.clusters.model.roles import Role, newest, of_other_histories, read_role
-from store.clusters.model.servers import ClusterServers
-from store.engines.contract.state_limits import revision_of_next_history
-from store.engines.mysql.connections import has_database, query, run_script
-from store.engines.mysql.guard import ROLE_KEY
-from store.engines.mysql.replication import (
+from cellfeed.store.clusters.model.promises import promise, promised_epoch
+from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories, read_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.engines.contract.state_limits import revision_of_next_history
+from cellfeed.store.engines.mysql.connections import has_database, query, run_script
+from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.engines.mysql.replication import (
     Gtid,
     check_mariadb,
     follow,
@@ -56,10 +56,10 @@ from store.engines.mysql.replication import (
     stop_following,
     stop_receiving,
 )
-from store.engines.mysql.state import MySqlState
-from store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint, marked
-from store.histories import is_same_history
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import declare, failpoint, marked
+from cellfeed.store.histories import is_same_history
 
 declare("promote.after_fence", "promote.after_collect", "promote.after_promise", "promote.after_raise", "promote.after_repoint", "promote.after_open")
 

@@ -20,16 +20,16 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from store.cells.body_codec import decode_body, is_erased
-from store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
-from store.clusters.model.promises import refuse_promised
-from store.clusters.model.roles import Role, change_role, read_role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import QUICK_TIMEOUT_S, cluster_role, settled_role
-from store.engines.mysql.connections import MySqlServer, has_database, query
-from store.engines.mysql.engine import MySqlEngine
-from store.engines.mysql.errors import failed
-from store.engines.mysql.replication import (
+from cellfeed.store.cells.body_codec import decode_body, is_erased
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
+from cellfeed.store.clusters.model.promises import refuse_promised
+from cellfeed.store.clusters.model.roles import Role, change_role, read_role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import QUICK_TIMEOUT_S, cluster_role, settled_role
+from cellfeed.store.engines.mysql.connections import MySqlServer, has_database, query
+from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.errors import failed
+from cellfeed.store.engines.mysql.replication import (
     Gtid,
     copy_lock,
     follow,
@@ -41,10 +41,10 @@ from store.engines.mysql.replication import (
     start_receiving,
     stop_following,
 )
-from store.engines.mysql.state import MySqlState
-from store.errors import ProtectData, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint
-from store.histories import refuse_other_history
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import ProtectData, StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import refuse_other_history
 
 declare("rejoin.after_record", "rejoin.after_wipe", "rejoin.after_copy", "rejoin.after_position", "rejoin.after_meta")
 

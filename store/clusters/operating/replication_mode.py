@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from store.clusters.model.promises import promise
-from store.clusters.model.roles import Role
-from store.clusters.model.servers import ClusterServers
-from store.clusters.operating.promote import QUICK_TIMEOUT_S, minority, next_epoch, raise_epoch, settled_role, takes_writes
-from store.engines.mysql.replication import make_read_only, open_for_writes, position, set_semi_sync, start_receiving, stop_receiving
-from store.errors import StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.clusters.model.promises import promise
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.operating.promote import QUICK_TIMEOUT_S, minority, next_epoch, raise_epoch, settled_role, takes_writes
+from cellfeed.store.engines.mysql.replication import make_read_only, open_for_writes, position, set_semi_sync, start_receiving, stop_receiving
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mode.after_fence", "mode.after_raise")
 

@@ -1,6 +1,6 @@
 """Scrubs the servers of a cluster: no byte is left in their files of what was erased or trimmed before. The cluster is at work meanwhile.
 
-Minions first, the master last, one server after the other (:mod:`store.engines.mysql.scrub` has what is done to each); then, when every node has all that the
+Minions first, the master last, one server after the other (:mod:`cellfeed.store.engines.mysql.scrub` has what is done to each); then, when every node has all that the
 binary logs hold, the logs. All nodes have to be there: one that comes back later would need what was deleted, and would have to become a copy of the master.
 
 Which tables: the cells of shards that had an erasure or a trim; the tables of indexes in every shard, since an entry seldom lies in the shard of its row; the
@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from store.cells import known_dictionaries
-from store.clusters.model.servers import ClusterServers
-from store.clusters.model.shard_notes import HIDDEN
-from store.clusters.operating.catch_up import wait_for_minions
-from store.clusters.operating.promote import cluster_role
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.scrub import ServerScrub, scrubbing
-from store.errors import InvalidRequest, StorageUnavailable
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.clusters.model.servers import ClusterServers
+from cellfeed.store.clusters.model.shard_notes import HIDDEN
+from cellfeed.store.clusters.operating.catch_up import wait_for_minions
+from cellfeed.store.clusters.operating.promote import cluster_role
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.scrub import ServerScrub, scrubbing
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 
 _META_TABLES = ("buffered_cell", "state_entry")
 

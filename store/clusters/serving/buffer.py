@@ -26,14 +26,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from store.background import SupervisedThread
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.clusters.serving.cluster import Cluster
-from store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
-from store.errors import CellfeedError, DataDamaged, DictionaryLost, OutcomeUnknown, ProtectData, RowErased, Unavailable
-from store.failpoints import declare, failpoint
-from store.limits import BATCH_CELLS_MAX
-from store.repeated_warnings import RepeatedWarning
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
+from cellfeed.store.errors import CellfeedError, DataDamaged, DictionaryLost, OutcomeUnknown, ProtectData, RowErased, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.limits import BATCH_CELLS_MAX
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 declare("buffer.after_copies", "buffer.after_own_put", "buffer.before_accept", "buffer.drain.after_put", "buffer.drain.before_remove")
 

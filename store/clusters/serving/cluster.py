@@ -36,13 +36,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from store.cells.cell import NewCell, PutResult
-from store.clusters.model.roles import Role, newest, of_other_histories
-from store.clusters.serving.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
-from store.engines.contract.values import ErasedStep, Head, Replica
-from store.errors import DataDamaged, OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
-from store.histories import is_same_history
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories
+from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, SLOW_S, WATCH_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine, NodeView, StorageNode
+from cellfeed.store.engines.contract.values import ErasedStep, Head, Replica
+from cellfeed.store.errors import DataDamaged, OutcomeUnknown, ShardMoving, StaleWriter, StorageUnavailable, Unavailable
+from cellfeed.store.histories import is_same_history
+from cellfeed.store.limits import ADDED_ID_MAX
 
 ROLE_FRESH_S: Final = 1.0
 """A commit that took longer than this is acknowledged only after the cluster's nodes were asked again who is master, in seconds."""
@@ -267,7 +267,7 @@ class Cluster:
     def _is_confirmed(self, role: Role) -> bool:
         """Whether a minion has all that a semi-synchronous master holds. After a crash a master may hold
         commits that no minion received, and a promotion takes them back. The first process that needs
-        to know asks for a minion's word, as a write does (:mod:`store.engines.mysql.guard`). Where there
+        to know asks for a minion's word, as a write does (:mod:`cellfeed.store.engines.mysql.guard`). Where there
         is no minion, no other node can be promoted."""
         master = self.node(role.master)
         if not role.semi_sync or not role.minions or master.is_confirmed():

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from store.cells.dictionary import Dictionary, name_of
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine
-from store.engines.contract.dictionaries import KeptDictionary, Turn
-from store.engines.contract.values import Replica
-from store.errors import DictionaryLost, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.dictionary import Dictionary, name_of
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine
+from cellfeed.store.engines.contract.dictionaries import KeptDictionary, Turn
+from cellfeed.store.engines.contract.values import Replica
+from cellfeed.store.errors import DictionaryLost, StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("cluster.dictionary.between_contents", "cluster.dictionary.before_turns", "cluster.dictionary.between_turns")
 
@@ -34,7 +34,7 @@ _PAUSE_S: Final = 0.02
 
 
 class ClusteredDictionaries:
-    """:class:`store.engines.contract.dictionaries.DictionaryStore` over the clusters of a datastore."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryStore` over the clusters of a datastore."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         self._clusters = clusters

@@ -11,30 +11,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from store.cells import known_dictionaries
-from store.cells.cell import NewCell, PutResult, StoredCell, Triple
-from store.cells.sharding import check_shard, shard_of
-from store.clusters.model.shard_map import told_ranges
-from store.clusters.model.shard_notes import Clusters
-from store.clusters.moves.heal import take_back_left_copy
-from store.clusters.serving.buffer import BufferDrain, buffer_of
-from store.clusters.serving.cluster import Cluster, Watermark
-from store.clusters.serving.dictionaries import ClusteredDictionaries
-from store.clusters.serving.fan_out import FanOut
-from store.clusters.serving.indexes import ClusteredIndexes
-from store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
-from store.clusters.serving.placement import Placement
-from store.clusters.serving.puts import ClusteredPuts
-from store.clusters.serving.state import ClusterState
-from store.clusters.serving.status import ClusterStanding, standing
-from store.engines.contract.engine import StateTable
-from store.engines.contract.log_start import check_trim
-from store.engines.contract.read_bounds import Page
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
-from store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
-from store.failpoints import declare, failpoint
-from store.histories import History
-from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.sharding import check_shard, shard_of
+from cellfeed.store.clusters.model.shard_map import told_ranges
+from cellfeed.store.clusters.model.shard_notes import Clusters
+from cellfeed.store.clusters.moves.heal import take_back_left_copy
+from cellfeed.store.clusters.serving.buffer import BufferDrain, buffer_of
+from cellfeed.store.clusters.serving.cluster import Cluster, Watermark
+from cellfeed.store.clusters.serving.dictionaries import ClusteredDictionaries
+from cellfeed.store.clusters.serving.fan_out import FanOut
+from cellfeed.store.clusters.serving.indexes import ClusteredIndexes
+from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine, OpenNode, StorageNode
+from cellfeed.store.clusters.serving.placement import Placement
+from cellfeed.store.clusters.serving.puts import ClusteredPuts
+from cellfeed.store.clusters.serving.state import ClusterState
+from cellfeed.store.clusters.serving.status import ClusterStanding, standing
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.log_start import check_trim
+from cellfeed.store.engines.contract.read_bounds import Page
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
+from cellfeed.store.errors import CellfeedError, ShardMoving, StorageUnavailable, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import History
+from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 declare("cluster.erase.before_buffers")
 
@@ -157,8 +157,8 @@ class ClusteredEngine:
 
     def erase(self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS) -> ErasedStep:
         """As the contract's. With the last step the copies go that other clusters buffer of the row; raises OutcomeUnknown while one of them does not answer:
-        then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`store.clusters.serving.buffer`). While the shard
-        is copied for a move nothing is erased (ShardMoving), unless the mover is dead: then the copy is dropped first (:mod:`store.clusters.moves.heal`)."""
+        then it is repeated. From the first step on no copy is written to the log any more, the drain drops it (:mod:`cellfeed.store.clusters.serving.buffer`). While the shard
+        is copied for a move nothing is erased (ShardMoving), unless the mover is dead: then the copy is dropped first (:mod:`cellfeed.store.clusters.moves.heal`)."""
         shard = shard_of(row_key, self._shards)
 
         def erase() -> ErasedStep:

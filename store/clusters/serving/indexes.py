@@ -1,8 +1,8 @@
-"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X6 of :mod:`store.engines.contract.indexes`.
+"""Index tables over clusters: an entry lies on the cluster of its shard, cells on that of theirs. Promises X1–X6 of :mod:`cellfeed.store.engines.contract.indexes`.
 
 Writes go to the shard's master, under the leader epoch of the role that this process believes, and count when a minion has them, as puts do; so a promotion
 loses none that a location was saved behind. Reads of entries go on from a minion while the master is away. What a query reads of several clusters is read side
-by side (:mod:`store.clusters.serving.fan_out`).
+by side (:mod:`cellfeed.store.clusters.serving.fan_out`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from store.cells.cell import StoredCell
-from store.cells.sharding import shards_of
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.fan_out import FanOut
-from store.clusters.serving.node import WRITE_TIMEOUT_S, NodeEngine
-from store.clusters.serving.placement import Placement
-from store.engines.contract.index_fences import Fences
-from store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow, Selected
-from store.engines.contract.values import LocatedCell, Replica, WriteTerms
-from store.errors import ShardMoving, StorageUnavailable
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.fan_out import FanOut
+from cellfeed.store.clusters.serving.node import WRITE_TIMEOUT_S, NodeEngine
+from cellfeed.store.clusters.serving.placement import Placement
+from cellfeed.store.engines.contract.index_fences import Fences
+from cellfeed.store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, NodeIndexStore, Outdated, RowRefs, RowsBelow, Selected
+from cellfeed.store.engines.contract.values import LocatedCell, Replica, WriteTerms
+from cellfeed.store.errors import ShardMoving, StorageUnavailable
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.01
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ClusteredIndexes:
-    """:class:`store.engines.contract.indexes.IndexStore`. ``placement``: where the shards are. A call waits for a shard that moves."""
+    """:class:`cellfeed.store.engines.contract.indexes.IndexStore`. ``placement``: where the shards are. A call waits for a shard that moves."""
 
     def __init__(self, clusters: Sequence[Cluster], placement: Placement, fan_out: FanOut) -> None:
         self._clusters = clusters
@@ -176,7 +176,7 @@ class ClusteredIndexes:
 
 
 class _FencedCluster:
-    """:class:`store.engines.contract.index_fences.FencedStorage`: a raise counts when a minion has it, as entries do."""
+    """:class:`cellfeed.store.engines.contract.index_fences.FencedStorage`: a raise counts when a minion has it, as entries do."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

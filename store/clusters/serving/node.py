@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from store.background import SupervisedThread
-from store.cells.cell import NewCell, PutResult
-from store.clusters.model.roles import Role, decode_role
-from store.clusters.serving.breaker import Breaker
-from store.engines.contract.buffer import NodeBufferTable
-from store.engines.contract.dictionaries import NodeDictionaryTable
-from store.engines.contract.engine import Engine, NodeStateTable
-from store.engines.contract.indexes import NodeIndexStore
-from store.engines.contract.values import ErasedStep, Head, Look, WriteTerms
-from store.engines.mysql.guard import ROLE_KEY
-from store.errors import CellfeedError, DataDamaged, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
-from store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
-from store.repeated_warnings import RepeatedWarning
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.clusters.model.roles import Role, decode_role
+from cellfeed.store.clusters.serving.breaker import Breaker
+from cellfeed.store.engines.contract.buffer import NodeBufferTable
+from cellfeed.store.engines.contract.dictionaries import NodeDictionaryTable
+from cellfeed.store.engines.contract.engine import Engine, NodeStateTable
+from cellfeed.store.engines.contract.indexes import NodeIndexStore
+from cellfeed.store.engines.contract.values import ErasedStep, Head, Look, WriteTerms
+from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.errors import CellfeedError, DataDamaged, NoMinion, ProtectData, ShardMoving, StorageUnavailable, Unavailable
+from cellfeed.store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
+from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log: Final = logging.getLogger("cellfeed.clusters")
 

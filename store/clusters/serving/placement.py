@@ -1,6 +1,6 @@
 """Where each shard is, as far as this process has heard: the shard map, and the clusters that it names.
 
-A shard may move while the process runs (:mod:`store.clusters.moves`). The cluster that it leaves refuses puts and reads of it (:class:`ShardMoving`) from
+A shard may move while the process runs (:mod:`cellfeed.store.clusters.moves`). The cluster that it leaves refuses puts and reads of it (:class:`ShardMoving`) from
 before the other one takes any, so an old map leads to a refusal, never to an old answer. :meth:`Placement.settled` makes a call again, with the map read anew,
 until the move is through or ``MOVE_WAIT_S`` is over.
 """
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from store.clusters.model.shard_map import MAP_KEY, ShardMap, merged, read_map
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.dictionaries import refuse_lost_on_master
-from store.errors import CellfeedError, ProtectData, ShardMoving, StorageUnavailable
+from cellfeed.store.clusters.model.shard_map import MAP_KEY, ShardMap, merged, read_map
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.dictionaries import refuse_lost_on_master
+from cellfeed.store.errors import CellfeedError, ProtectData, ShardMoving, StorageUnavailable
 
 MOVE_WAIT_S: Final = 5.0
 """How long a call waits for a shard that moves, in seconds. The fence of a move is a fraction of a second, and at most one."""

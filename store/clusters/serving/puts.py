@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.cells.sharding import shard_of
-from store.clusters.serving.buffer import BufferedWriter
-from store.clusters.serving.placement import Placement
-from store.engines.contract.buffer import BufferTable
-from store.errors import CellfeedError, ShardMoving
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.clusters.serving.buffer import BufferedWriter
+from cellfeed.store.clusters.serving.placement import Placement
+from cellfeed.store.engines.contract.buffer import BufferTable
+from cellfeed.store.errors import CellfeedError, ShardMoving
 
 
 class ClusteredPuts:

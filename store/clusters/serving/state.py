@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.node import READ_TIMEOUT_S
-from store.engines.contract.values import StateEntry
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S
+from cellfeed.store.engines.contract.values import StateEntry
 
 
 class ClusterState:

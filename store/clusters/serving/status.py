@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from store.clusters.model.roles import Role
-from store.clusters.serving.cluster import Cluster
-from store.clusters.serving.node import StorageNode
-from store.errors import CellfeedError
+from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.errors import CellfeedError
 
 AGED_SHARDS_MAX: Final = 64
 """Shards that are asked for their oldest cell that no minion has, those with most such cells: one short read on the master each. Where more than these are

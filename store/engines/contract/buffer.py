@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from store.cells.cell import NewCell
-from store.engines.contract.values import WriteTerms
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.engines.contract.values import WriteTerms
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
         storage only after C1, so wherever it is read, the content is there.
     C3  A put takes only dictionaries that its own storage says are in use, read under the leader epoch of the put. So no body is ever on a storage before its
         dictionary, whatever was promoted, cloned or killed meanwhile. Of one that is lost by then codec 2 takes the place: a put never fails for a dictionary.
-    C4  Nothing is deleted but what was retired, when no body names it any more (:mod:`store.dictionaries.retiring`). What was in use once is checked whenever
+    C4  Nothing is deleted but what was retired, when no body names it any more (:mod:`cellfeed.store.dictionaries.retiring`). What was in use once is checked whenever
         a storage is opened: DictionaryLost when it is missing or another content than it was.
 
 Two tables: contents, and the turns of each column (0, 1, 2 …), each with the SHA-256 of its content. The second tells what the first has to have.
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from store.cells.dictionary import Dictionary, name_of
-from store.cells.known_dictionaries import KnownDictionary, know, known_or_none
-from store.engines.contract.values import WriteTerms
-from store.errors import CellfeedError, DictionaryLost, Unavailable
+from cellfeed.store.cells.dictionary import Dictionary, name_of
+from cellfeed.store.cells.known_dictionaries import KnownDictionary, know, known_or_none
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.errors import CellfeedError, DictionaryLost, Unavailable
 
 REFRESH_S: Final = 5.0
 """How old what a put knows of dictionaries in use may be, in seconds: a small table is read that often, and another process's dictionary taken this soon."""

@@ -24,7 +24,7 @@ Reading
         last one, and the last row may end with it. What has fewer bytes is whole. Of one key, and of one column behind ``after_column``, there is always all.
     E16 ``superseded`` names only cells of which a newer one (the same row key and column, a higher ref key) lies in the given part of the log, and, asked of
         storage that is not behind, all of them. So the newest cell of that part is never named.
-    E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`store.engines.contract.dictionaries`.
+    E17 ``dictionaries`` keeps what bodies were encoded with as the bodies themselves are kept: C1–C4 of :mod:`cellfeed.store.engines.contract.dictionaries`.
 Moving
     E18 A shard that goes from one storage to another takes its log with it as it is: ids, bodies, ``created_at``, log start, next id, and its index entries.
         The leader epoch rises. At no moment do two storages take its puts, whoever is killed, paused or promoted.
@@ -47,7 +47,7 @@ State
     E11 ``state`` is a durable key-value table beside the log: every write raises the table's revision, ``commit`` writes all or none, and only if
         each expected version still holds.
 Restores
-    E22 A restore (:mod:`store.backups.restore`) writes only into storage that has never had a cell. What comes back is, byte for byte, what was backed up,
+    E22 A restore (:mod:`cellfeed.store.backups.restore`) writes only into storage that has never had a cell. What comes back is, byte for byte, what was backed up,
         under its own ids, with its times, columns, dictionaries and log starts. Until all of it is there and was read back, nobody can open the storage, nor
         write to it with what was known of it before.
     E23 After a restore every id that is given is above the end of the backup, and above each id that the restore was told somebody has read. The leader epoch
@@ -66,12 +66,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from store.cells.cell import NewCell, PutResult, StoredCell, Triple
-from store.engines.contract.dictionaries import DictionaryStore
-from store.engines.contract.indexes import IndexStore
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, WriteTerms
-from store.histories import History
-from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.engines.contract.dictionaries import DictionaryStore
+from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica, StateEntry, WriteTerms
+from cellfeed.store.histories import History
+from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 
 class StateTable(Protocol):
@@ -111,7 +111,7 @@ class Engine(Protocol):
 
     @property
     def history(self) -> History:
-        """The identity of the history (:mod:`store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
+        """The identity of the history (:mod:`cellfeed.store.histories`): the same for everybody who opens the storage, and another one after every restore. Empty where
         the storage has none. E25."""
         ...
 

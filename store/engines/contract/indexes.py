@@ -13,7 +13,7 @@ entry that is not live is a tombstone: it says that the row was seen to have lef
     X4  ``select`` gives live entries only, ``find`` and ``walk`` tombstones as well. They may come from a minion, and be behind.
     X5  ``outdated`` names every row of which the node that it asks has other newest cells than those given.
     X6  What is written under fences (of shards of the log, not of the entries') is there only if none of them was raised before the commit: StaleView is raised
-        otherwise, and nothing was written. A raise waits for such writes that are under way. See :mod:`store.engines.contract.index_fences`.
+        otherwise, and nothing was written. A raise waits for such writes that are under way. See :mod:`cellfeed.store.engines.contract.index_fences`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast
 
-from store.cells.cell import StoredCell
-from store.engines.contract.values import LocatedCell, Replica, WriteTerms
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.values import LocatedCell, Replica, WriteTerms
 
 Encoded = int | bytes
 

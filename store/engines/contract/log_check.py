@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from store.cells.body_codec import decode_body
-from store.cells.cell import RESTORED_COLUMN, StoredCell
-from store.cells.checksum import cell_checksum
-from store.cells.log_gaps import GapCheck
-from store.cells.sharding import shards_of
-from store.engines.contract.findings import Findings, Kind, OnCells
-from store.errors import CellfeedError, DataDamaged
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import RESTORED_COLUMN, StoredCell
+from cellfeed.store.cells.checksum import cell_checksum
+from cellfeed.store.cells.log_gaps import GapCheck
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.engines.contract.findings import Findings, Kind, OnCells
+from cellfeed.store.errors import CellfeedError, DataDamaged
 
 PIECE_CELLS: Final = 2_000
 """Cells in one piece: some hundred kilobytes."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from store.cells.cell import StoredCell
-from store.errors import InvalidLocation, Trimmed
-from store.limits import TRIM_STEP_BYTES
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import InvalidLocation, Trimmed
+from cellfeed.store.limits import TRIM_STEP_BYTES
 
 
 def check_scan(shard: int, location: int, found: Sequence[StoredCell], log_start: Callable[[], int]) -> None:

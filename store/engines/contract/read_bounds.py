@@ -11,10 +11,10 @@ from typing import Final
 
 import zstandard
 
-from store.cells.body_codec import CODEC_JSON_ZSTD, decoded_bytes_bound
-from store.cells.cell import StoredCell
-from store.engines.contract.values import LocatedCell
-from store.limits import BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, decoded_bytes_bound
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.values import LocatedCell
+from cellfeed.store.limits import BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 
 def within_scan(cells: list[StoredCell], bytes_max: int = SCAN_DECODED_BYTES_MAX) -> list[StoredCell]:

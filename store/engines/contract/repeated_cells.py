@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from store.cells.body_codec import decode_body
-from store.cells.cell import NewCell, Outcome, PutResult, Triple, conflict_error, refused_as_erased
-from store.errors import DataDamaged, ProtectData
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, Triple, conflict_error, refused_as_erased
+from cellfeed.store.errors import DataDamaged, ProtectData
 
 
 class StoredTriple(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.cells.cell import RESTORED_COLUMN, StoredCell
-from store.errors import DataDamaged
+from cellfeed.store.cells.cell import RESTORED_COLUMN, StoredCell
+from cellfeed.store.errors import DataDamaged
 
 
 def has_gap(location: int, cells: Sequence[StoredCell]) -> bool:

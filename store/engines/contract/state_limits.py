@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from store.errors import InvalidRequest
-from store.limits import STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.limits import STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
 
 REVISIONS_SKIPPED: Final = 1 << 40
 """Revisions that a promotion or a restore leaves out at least, and at most twice: more than a lost

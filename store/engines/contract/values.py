@@ -1,4 +1,4 @@
-"""The values that pass between an engine and those who call it (:mod:`store.engines.contract.engine`)."""
+"""The values that pass between an engine and those who call it (:mod:`cellfeed.store.engines.contract.engine`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from store.cells.cell import StoredCell
+from cellfeed.store.cells.cell import StoredCell
 
 
 class Replica(StrEnum):

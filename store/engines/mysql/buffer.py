@@ -1,4 +1,4 @@
-"""The buffer table of a cluster on MySQL; see :mod:`store.engines.contract.buffer`.
+"""The buffer table of a cluster on MySQL; see :mod:`cellfeed.store.engines.contract.buffer`.
 
 Values are X'..' literals made here from bytes and numbers; names are checked.
 """
@@ -10,22 +10,22 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.cells.body_codec import decode_body, encode_bodies
-from store.cells.cell import NewCell
-from store.engines.contract.buffer import BufferCount, BufferedCell
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.cells import parts
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.guard import Guard
-from store.limits import BATCH_BYTES_MAX
+from cellfeed.store.cells.body_codec import decode_body, encode_bodies
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.cells import parts
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.limits import BATCH_BYTES_MAX
 
 _KEYS_MAX: Final = 500
 """Keys per statement: keeps the optimiser on the unique key."""
 
 
 class MySqlBuffer:
-    """:class:`store.engines.contract.buffer.NodeBufferTable` in the meta database ``meta`` of one
-    server. Every write is guarded (:mod:`store.engines.mysql.guard`), as the cells are that it may
+    """:class:`cellfeed.store.engines.contract.buffer.NodeBufferTable` in the meta database ``meta`` of one
+    server. Every write is guarded (:mod:`cellfeed.store.engines.mysql.guard`), as the cells are that it may
     have to answer for. Raises StorageUnavailable and StaleWriter (nothing written), OutcomeUnknown."""
 
     def __init__(self, server: MySqlServer, meta: str) -> None:

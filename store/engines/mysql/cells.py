@@ -16,12 +16,12 @@ from typing import Any, Final
 from crc32c import crc32c
 from pymysql.connections import Connection
 
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import StoredCell, moment
-from store.cells.checksum import cell_checksum
-from store.engines.mysql.connections import PACKET_BYTES_MAX, query
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import StoredCell, moment
+from cellfeed.store.cells.checksum import cell_checksum
+from cellfeed.store.engines.mysql.connections import PACKET_BYTES_MAX, query
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX, SCAN_BYTES_MAX
 
 MICROSECONDS: Final = "CAST(UNIX_TIMESTAMP({0}) * 1000000 AS UNSIGNED)"
 

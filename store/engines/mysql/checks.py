@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.connections import Connection
 
-from store.engines.mysql.connections import query
-from store.engines.mysql.migrations import Layout
-from store.errors import WrongServerSettings
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import WrongServerSettings
 
 PACKET_BYTES_MIN: Final = 32 << 20
 """``max_allowed_packet``: the largest statement is a put of 8 MiB of bodies as hexadecimal digits (16 MiB) and their keys; as much again is room."""

@@ -22,9 +22,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, COMMAND, ER
 
-from store import forks
-from store.engines.mysql.errors import StatementFailed, error_code, failed, is_lost
-from store.errors import InvalidRequest, StorageUnavailable
+from cellfeed.store import forks
+from cellfeed.store.engines.mysql.errors import StatementFailed, error_code, failed, is_lost
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 
 TIMEOUT_S: Final = 15.0
 """Longest wait for one answer of the server: above InnoDB's lock wait (``LOCK_WAIT_S``), so that a lock time-out is told as such."""
@@ -291,7 +291,7 @@ def commit_script(connection: Connection[Any], statements: Sequence[str], *, sil
     """The statements of a transaction and its COMMIT, in one packet where it is not too large. ``silent``: none of them begins a transaction or answers with
     rows, so that they may have one answer (:func:`_block`).
 
-    An error is to be judged by :func:`store.engines.mysql.errors.commit_failed`.
+    An error is to be judged by :func:`cellfeed.store.engines.mysql.errors.commit_failed`.
     """
     *packets, last = (_block(connection, packet) if silent else packet for packet in _packets(statements))
     for packet in packets:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.engines.contract.values import Head, Look
-from store.engines.mysql.cells import MICROSECONDS
-from store.engines.mysql.connections import MySqlServer, is_mariadb, query
-from store.engines.mysql.replication import SEMI_SYNC_SETTINGS
-from store.engines.mysql.state import MySqlState
-from store.errors import ShardMoving
+from cellfeed.store.engines.contract.values import Head, Look
+from cellfeed.store.engines.mysql.cells import MICROSECONDS
+from cellfeed.store.engines.mysql.connections import MySqlServer, is_mariadb, query
+from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.errors import ShardMoving
 
 _EPOCH_WEIGHT: Final = 1 << 32
 """Of a leader epoch in the change token, a weighted sum of all counters. They only rise, so it changes with any of them; on a node that was cloned

@@ -12,13 +12,13 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.cells.dictionary import Dictionary, id_of
-from store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.guard import Guard
-from store.errors import ProtectData
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.dictionary import Dictionary, id_of
+from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.dictionary.before_add", "mysql.dictionary.after_add", "mysql.dictionary.after_use")
 
@@ -26,7 +26,7 @@ _COLUMNS = "dictionary_id, column_name, content, sha256, trained_at_us, samples"
 
 
 class MySqlDictionaries:
-    """:class:`store.engines.contract.dictionaries.DictionaryTable` in the meta database ``meta`` of one server."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable` in the meta database ``meta`` of one server."""
 
     def __init__(self, server: MySqlServer, meta: str) -> None:
         self._server = server

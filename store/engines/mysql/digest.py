@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.connections import Connection
 
-from store.engines.mysql.cells import CELL, MICROSECONDS, stored_cell
-from store.engines.mysql.connections import query
-from store.errors import DataDamaged
+from cellfeed.store.engines.mysql.cells import CELL, MICROSECONDS, stored_cell
+from cellfeed.store.engines.mysql.connections import query
+from cellfeed.store.errors import DataDamaged
 
 _CONTENT: Final = (
     f"CONCAT_WS(',', added_id, ref_key, {MICROSECONDS.format('created_at')}, LENGTH(column_name), LENGTH(body), CONCAT(row_key, column_name, body))"

@@ -10,31 +10,31 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.cells import known_dictionaries
-from store.cells.body_codec import DEFAULT_CODEC, encode_cells
-from store.cells.cell import NewCell, PutResult, StoredCell, Triple
-from store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
-from store.engines.contract.buffer import NodeBufferTable
-from store.engines.contract.dictionaries import DictionariesOfPuts
-from store.engines.contract.engine import NodeStateTable
-from store.engines.contract.read_bounds import Page
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, WriteTerms
-from store.engines.mysql.buffer import MySqlBuffer
-from store.engines.mysql.cells import KEY, plain_cells, sql_moment, stored_cell
-from store.engines.mysql.checks import check_server, check_tables, refuse
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.counters import MySqlCounters
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.erase import EraseStatements
-from store.engines.mysql.guard import Guard
-from store.engines.mysql.index import MySqlIndexes
-from store.engines.mysql.log import MySqlLog
-from store.engines.mysql.migrations import Layout, check_schema, migrate
-from store.engines.mysql.put import Encode, PutStatements, sql_triple
-from store.engines.mysql.state import MySqlState
-from store.engines.mysql.trim import TrimStatements
-from store.histories import NO_HISTORY, History
-from store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.body_codec import DEFAULT_CODEC, encode_cells
+from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
+from cellfeed.store.engines.contract.buffer import NodeBufferTable
+from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
+from cellfeed.store.engines.contract.engine import NodeStateTable
+from cellfeed.store.engines.contract.read_bounds import Page
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Look, Replica, WriteTerms
+from cellfeed.store.engines.mysql.buffer import MySqlBuffer
+from cellfeed.store.engines.mysql.cells import KEY, plain_cells, sql_moment, stored_cell
+from cellfeed.store.engines.mysql.checks import check_server, check_tables, refuse
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.counters import MySqlCounters
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.erase import EraseStatements
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.index import MySqlIndexes
+from cellfeed.store.engines.mysql.log import MySqlLog
+from cellfeed.store.engines.mysql.migrations import Layout, check_schema, migrate
+from cellfeed.store.engines.mysql.put import Encode, PutStatements, sql_triple
+from cellfeed.store.engines.mysql.state import MySqlState
+from cellfeed.store.engines.mysql.trim import TrimStatements
+from cellfeed.store.histories import NO_HISTORY, History
+from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 
 _LARGE_BODY_BYTES: Final = 4 << 10
 """Stored bodies up to which a read of many keys fetches all at once: 20 MB with ``READ_KEYS_MAX`` of them. Larger ones are fetched one by one."""

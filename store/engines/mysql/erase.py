@@ -20,15 +20,15 @@ from random import uniform
 
 import pymysql
 
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import ERASED_COLUMN, StoredCell, Triple
-from store.engines.contract.values import ErasedStep, WriteTerms
-from store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, row_literal, sql_moment
-from store.engines.mysql.connections import MySqlServer, commit_script, query
-from store.engines.mysql.errors import commit_failed, worth_another_try
-from store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_triple
-from store.errors import ShardMoving, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
+from cellfeed.store.engines.contract.values import ErasedStep, WriteTerms
+from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, KEY, erase_bodies, row_literal, sql_moment
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
+from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements, sql_triple
+from cellfeed.store.errors import ShardMoving, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.erase.before_commit", "mysql.erase.after_commit")
 

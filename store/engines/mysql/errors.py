@@ -19,7 +19,7 @@ from typing import Final
 import pymysql
 from pymysql.constants import CR, ER
 
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ShardMoving, StorageUnavailable
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, ShardMoving, StorageUnavailable
 
 _INNODB_READ_ONLY: Final = 1836
 _TOO_MANY_USER_CONNECTIONS: Final = 1203

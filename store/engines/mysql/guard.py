@@ -32,16 +32,16 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer, commit_script, query, run_script
-from store.engines.mysql.errors import commit_failed, error_code, failed, worth_another_try
-from store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
-from store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
-from store.failpoints import marked
-from store.histories import refuse_other_history
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, run_script
+from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed, worth_another_try
+from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
+from cellfeed.store.errors import DataDamaged, ProtectData, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import marked
+from cellfeed.store.histories import refuse_other_history
 
 ROLE_KEY: Final = "cluster/role"
-"""The state entry with the cluster's role (:mod:`store.clusters.model.roles`)."""
+"""The state entry with the cluster's role (:mod:`cellfeed.store.clusters.model.roles`)."""
 
 CONFIRMED_KEY: Final = "cluster/confirmed"
 """The state entry that a master writes to learn that a minion has its binary log."""

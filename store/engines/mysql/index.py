@@ -1,6 +1,6 @@
 """Index tables on a MySQL server: one in each shard's database. Promises X1–X6.
 
-A write is one packet with the guard of :mod:`store.engines.mysql.guard`, which also asks whether the
+A write is one packet with the guard of :mod:`cellfeed.store.engines.mysql.guard`, which also asks whether the
 server holds the entries' shards, under the leader epoch that the caller believes. Nothing is locked
 but the entries, so puts continue meanwhile.
 
@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.cells.sharding import shards_of
-from store.engines.contract.index_fences import Fences
-from store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
-from store.engines.contract.values import LocatedCell, Replica, WriteTerms
-from store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
-from store.engines.mysql.cells import CELL, parts, stored_cell
-from store.engines.mysql.connections import MySqlServer, query, query_all
-from store.engines.mysql.guard import Guard
-from store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.engines.contract.index_fences import Fences
+from cellfeed.store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
+from cellfeed.store.engines.contract.values import LocatedCell, Replica, WriteTerms
+from cellfeed.store.engines.index_sql import columns_of, entries_of, exact_condition, literal, select_sql, selected_entries, values_of, walk_condition
+from cellfeed.store.engines.mysql.cells import CELL, parts, stored_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, query, query_all
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.errors import ShardMoving, StaleView, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.index.before_commit", "mysql.index.after_commit", "mysql.index.listed")
 
@@ -44,7 +44,7 @@ _DIGITS_MAX: Final = 100
 
 
 class MySqlIndexes:
-    """:class:`store.engines.contract.indexes.NodeIndexStore`. ``meta`` and ``database`` give checked names; ``shards``: of the datastore."""
+    """:class:`cellfeed.store.engines.contract.indexes.NodeIndexStore`. ``meta`` and ``database`` give checked names; ``shards``: of the datastore."""
 
     def __init__(self, server: MySqlServer, meta: str, database: Callable[[int], str], shards: int) -> None:
         self._server = server

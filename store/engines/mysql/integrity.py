@@ -14,17 +14,17 @@ from typing import Any, Final
 import pymysql
 from pymysql.connections import Connection
 
-from store.cells import known_dictionaries
-from store.cells.cell import StoredCell
-from store.engines.contract.findings import Findings, OnCells
-from store.engines.contract.log_check import check_log
-from store.engines.contract.values import Head
-from store.engines.mysql.cells import CELL, MICROSECONDS, read_cells
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.dictionaries import MySqlDictionaries
-from store.engines.mysql.errors import failed
-from store.engines.mysql.migrations import Layout
-from store.errors import CellfeedError, DataDamaged, ShardMoving
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.findings import Findings, OnCells
+from cellfeed.store.engines.contract.log_check import check_log
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.mysql.cells import CELL, MICROSECONDS, read_cells
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
+from cellfeed.store.engines.mysql.errors import failed
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import CellfeedError, DataDamaged, ShardMoving
 
 ANSWER_TIMEOUT_S: Final = 3_600.0
 """Longest wait for one statement, in seconds: CHECK TABLE reads a table of any size as a whole."""
@@ -118,7 +118,7 @@ def _check_shard(place: str, connection: Connection[Any], layout: Layout, shard:
 
 
 class _MySqlLog:
-    """:class:`store.engines.contract.log_check.LogStorage`."""
+    """:class:`cellfeed.store.engines.contract.log_check.LogStorage`."""
 
     def __init__(self, connection: Connection[Any], table: str, shard: int) -> None:
         self._connection, self._table, self._shard = connection, table, shard

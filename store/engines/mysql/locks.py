@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.engines.mysql.connections import query
+from cellfeed.store.engines.mysql.connections import query
 
 LOCK_FREED_S: Final = 2
 """Longest wait for a server to notice that a lock's connection has ended. Shorter than the answer time-out of everybody who asks for one."""

@@ -1,4 +1,4 @@
-"""Scans of a shard's log on one server; the rows themselves are :mod:`store.engines.mysql.cells`'s.
+"""Scans of a shard's log on one server; the rows themselves are :mod:`cellfeed.store.engines.mysql.cells`'s.
 
 A log has no gaps (E2), so what a scan lacks between its cells is damage. What it lacks behind them may be cells that are not there yet: the counter, read then,
 tells which ids are given out, and one more look from there on finds cells that have come meanwhile, or that a restore left ids out (E23). Whoever asks for no
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from store.cells.cell import StoredCell
-from store.engines.contract.log_start import check_scan
-from store.engines.contract.read_bounds import decoded, within_scan
-from store.engines.contract.scan_gaps import has_gap, refuse_gap
-from store.engines.contract.values import LogRange
-from store.engines.mysql.cells import CURE, ROWS_MAX, SMALL_FRAMED, cells_within, from_location, read_cells, unframe
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.counters import MySqlCounters
-from store.errors import Trimmed
-from store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.log_start import check_scan
+from cellfeed.store.engines.contract.read_bounds import decoded, within_scan
+from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
+from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.mysql.cells import CURE, ROWS_MAX, SMALL_FRAMED, cells_within, from_location, read_cells, unframe
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.counters import MySqlCounters
+from cellfeed.store.errors import Trimmed
+from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 
 _body = itemgetter(5)
 

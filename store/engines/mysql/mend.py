@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 import pymysql
 
-from store.cells.body_codec import without_body
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.mysql.cells import INSERT_COLUMNS, parts, row_literal, stored_cell
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.digest import is_fit, raw_rows
-from store.engines.mysql.errors import failed
-from store.engines.mysql.migrations import Layout
-from store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.cells.body_codec import without_body
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts, row_literal, stored_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.digest import is_fit, raw_rows
+from cellfeed.store.engines.mysql.errors import failed
+from cellfeed.store.engines.mysql.migrations import Layout
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 
 class NodeCopies:
-    """:class:`store.backups.repair.Source`: cells of another node of the same cluster whose checksums fit."""
+    """:class:`cellfeed.store.backups.repair.Source`: cells of another node of the same cluster whose checksums fit."""
 
     def __init__(self, name: str, server: MySqlServer, layout: Layout) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class NodeCopies:
 
 
 class NodeMender:
-    """:class:`store.backups.repair.Mender`."""
+    """:class:`cellfeed.store.backups.repair.Mender`."""
 
     def __init__(self, server: MySqlServer, layout: Layout) -> None:
         self._server, self._layout = server, layout

@@ -9,7 +9,7 @@ made of statements that may be run again. What a kill leaves:
 
 Steps run on a master, one runner at a time (a user lock, which ends with its connection), and reach
 the minions by replication. Every statement of a step to a datastore that is there is guarded
-(:mod:`store.engines.mysql.guard`). Storage that holds something else, another shape or a newer
+(:mod:`cellfeed.store.engines.mysql.guard`). Storage that holds something else, another shape or a newer
 version is refused (ProtectData) before anything is written.
 """
 
@@ -25,11 +25,11 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer, query
-from store.engines.mysql.guard import Guard
-from store.errors import ProtectData, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, query
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.migrate.after_row", "mysql.migrate.inside_step", "mysql.migrate.before_version")
 
@@ -108,7 +108,7 @@ _DICTIONARY_TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS {meta}.dictionary_turn (column_name VARBINARY(128) NOT NULL, turn INT UNSIGNED NOT NULL, "
     "dictionary_id INT UNSIGNED NOT NULL, sha256 BINARY(32) NOT NULL, PRIMARY KEY (column_name, turn)) ENGINE=InnoDB",
 )
-"""Contents of dictionaries, and which one puts of a column take (the highest turn): :mod:`store.engines.contract.dictionaries`."""
+"""Contents of dictionaries, and which one puts of a column take (the highest turn): :mod:`cellfeed.store.engines.contract.dictionaries`."""
 
 
 def _create_moves(connection: Connection[Any], layout: Layout, run: RunStatement) -> None:
@@ -126,7 +126,7 @@ _MOVE_TABLES: Final = (
     "token BIGINT UNSIGNED NOT NULL, log_start BIGINT UNSIGNED NOT NULL, next_added_id BIGINT UNSIGNED NOT NULL, leader_epoch INT UNSIGNED NOT NULL, "
     "epoch_base INT UNSIGNED NOT NULL, erasures BIGINT UNSIGNED NOT NULL, last_created_at DATETIME(6) NOT NULL, fenced_at DATETIME(6) NOT NULL) ENGINE=InnoDB",
 )
-"""Shards on their way: a counter that is kept back, and a copy that is made (:mod:`store.clusters.moves.shard_side`). The epoch that readers are told is
+"""Shards on their way: a counter that is kept back, and a copy that is made (:mod:`cellfeed.store.clusters.moves.shard_side`). The epoch that readers are told is
 ``leader_epoch + epoch_base``: so it rises with a move to a cluster whose own epoch is lower. ``copied_to`` names the cluster that a copy
 is made for: meanwhile nothing is erased."""
 
@@ -143,7 +143,7 @@ def _add_checksums(connection: Connection[Any], layout: Layout, run: RunStatemen
 
 
 ADD_CHECKSUMS: Final = "ALTER TABLE {table} ADD COLUMN crc INT UNSIGNED NULL, ALGORITHM=INSTANT"
-"""The CRC32C of each cell (:mod:`store.cells.checksum`); NULL for one from before."""
+"""The CRC32C of each cell (:mod:`cellfeed.store.cells.checksum`); NULL for one from before."""
 
 STEPS: Final = (
     Step(1, "counters, leader epochs, state, buffer, and the cells of each shard", _create_tables),
@@ -159,7 +159,7 @@ SCHEMA_VERSION: Final = STEPS[-1].version
 
 def schema_statements() -> tuple[list[str], list[str]]:
     """The statements of ``mysql_schema.sql``: for the meta database, and for each shard's."""
-    text = resources.files("store.engines.mysql").joinpath("schema.sql").read_text()
+    text = resources.files("cellfeed.store.engines.mysql").joinpath("schema.sql").read_text()
     meta, shard = text.split("\n-- meta\n")[1].split("\n-- shard\n")
     return [part for part in meta.split(";") if part.strip()], [part for part in shard.split(";") if part.strip()]
 

@@ -23,16 +23,16 @@ from crc32c import crc32c
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.cells.cell import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple
-from store.cells.checksum import pack_key
-from store.engines.contract.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.cells import CELL, INSERT_COLUMNS, parts, sql_moment, stored_cell
-from store.engines.mysql.connections import MySqlServer, Pipeline, commit_script, query, query_all
-from store.engines.mysql.errors import commit_failed, error_code, worth_another_try
-from store.engines.mysql.guard import Guard
-from store.errors import DataDamaged, ShardMoving, StaleWriter, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome, PutResult, Triple
+from cellfeed.store.cells.checksum import pack_key
+from cellfeed.store.engines.contract.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.cells import CELL, INSERT_COLUMNS, parts, sql_moment, stored_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, Pipeline, commit_script, query, query_all
+from cellfeed.store.engines.mysql.errors import commit_failed, error_code, worth_another_try
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.errors import DataDamaged, ShardMoving, StaleWriter, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
 

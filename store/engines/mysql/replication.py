@@ -17,11 +17,11 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
-from store.engines.mysql.connections import MySqlAddress, MySqlServer, query
-from store.engines.mysql.errors import error_code, failed
-from store.engines.mysql.locks import LOCK_FREED_S, free_locks, take_lock
-from store.errors import ProtectData, StorageUnavailable
-from store.failpoints import marked
+from cellfeed.store.engines.mysql.connections import MySqlAddress, MySqlServer, query
+from cellfeed.store.engines.mysql.errors import error_code, failed
+from cellfeed.store.engines.mysql.locks import LOCK_FREED_S, free_locks, take_lock
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.failpoints import marked
 
 HEARTBEAT_S: Final = 0.5
 """A master with nothing to send says so this often; a minion that hears nothing for ``NET_TIMEOUT_S`` connects anew (and so notices a paused master)."""

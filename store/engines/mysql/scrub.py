@@ -10,7 +10,7 @@ Where a body's bytes are after its row was overwritten, and what takes them away
                     waited for until they are purged
     doublewrite     copies of pages from before they were written. More pages than it holds are written, several times
     redo log        every change. Giving it another size online (MariaDB 10.9) writes it anew, behind a checkpoint; then it gets its own size back
-    binary log      every row that was put. A new file is begun, the older ones are deleted (:mod:`store.clusters.operating.scrub` says when)
+    binary log      every row that was put. A new file is begun, the older ones are deleted (:mod:`cellfeed.store.clusters.operating.scrub` says when)
     relay logs      what a minion has received. A new file is begun, and the server deletes those that it has applied
 
 The scratch table lies in a database of its own and is dropped at the end. Crash points: whoever scrubs next drops what a killed scrub has left of it, and does
@@ -30,14 +30,14 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.cells.body_codec import decode_body
-from store.cells.checksum import cell_checksum
-from store.engines.mysql.cells import CELL, stored_cell
-from store.engines.mysql.connections import MySqlServer, query, query_all
-from store.engines.mysql.errors import error_code, failed
-from store.engines.mysql.locks import free_locks, take_lock
-from store.errors import DataDamaged, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.checksum import cell_checksum
+from cellfeed.store.engines.mysql.cells import CELL, stored_cell
+from cellfeed.store.engines.mysql.connections import MySqlServer, query, query_all
+from cellfeed.store.engines.mysql.errors import error_code, failed
+from cellfeed.store.engines.mysql.locks import free_locks, take_lock
+from cellfeed.store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.scrub.after_checksums", "mysql.scrub.after_table", "mysql.scrub.after_undo", "mysql.scrub.between_sizes")
 

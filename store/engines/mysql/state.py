@@ -1,12 +1,12 @@
 """The state table on a MySQL master (E11): one row holds the revision and is the lock of every write.
 
-A commit is one guarded transaction of two round trips (:mod:`store.engines.mysql.guard`): lock the
+A commit is one guarded transaction of two round trips (:mod:`cellfeed.store.engines.mysql.guard`): lock the
 revision, ask the guard and read the expected versions; then write and COMMIT. So an offset or a
 lease that was acknowledged is on a minion where a cell would be, and no fenced master takes one.
 
 No version is given twice. Within a history the revision only rises. A promotion and a restore begin
 another history, and skip more revisions than lost commits can have used
-(:func:`store.engines.contract.state_limits.revision_of_next_history`).
+(:func:`cellfeed.store.engines.contract.state_limits.revision_of_next_history`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from store.engines.contract.state_limits import check_state_write
-from store.engines.contract.values import StateEntry, WriteTerms
-from store.engines.mysql.connections import MySqlServer, commit_script, query, query_all
-from store.engines.mysql.errors import commit_failed, error_code, failed
-from store.engines.mysql.guard import Guard
-from store.failpoints import marked
+from cellfeed.store.engines.contract.state_limits import check_state_write
+from cellfeed.store.engines.contract.values import StateEntry, WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query, query_all
+from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed
+from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.failpoints import marked
 
 
 class MySqlState:
-    """:class:`store.engines.contract.engine.NodeStateTable`. Keys are compared as UTF-8 bytes. ``terms``:
+    """:class:`cellfeed.store.engines.contract.engine.NodeStateTable`. Keys are compared as UTF-8 bytes. ``terms``:
     of the commits that bring none of their own."""
 
     def __init__(self, server: MySqlServer, meta: str, terms: WriteTerms | None = None) -> None:

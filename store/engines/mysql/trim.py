@@ -16,13 +16,13 @@ from random import uniform
 
 import pymysql
 
-from store.engines.contract.log_start import check_trim, step_end
-from store.engines.contract.values import WriteTerms
-from store.engines.mysql.connections import MySqlServer, commit_script, query
-from store.engines.mysql.errors import commit_failed, worth_another_try
-from store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements
-from store.errors import InvalidLocation, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.engines.contract.log_start import check_trim, step_end
+from cellfeed.store.engines.contract.values import WriteTerms
+from cellfeed.store.engines.mysql.connections import MySqlServer, commit_script, query
+from cellfeed.store.engines.mysql.errors import commit_failed, worth_another_try
+from cellfeed.store.engines.mysql.put import ATTEMPTS_MAX, PAUSE_S, PutStatements
+from cellfeed.store.errors import InvalidLocation, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.trim.before_delete", "mysql.trim.before_commit", "mysql.trim.after_commit")
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from store.cells.body_codec import ERASED_BODY, decode_body
-from store.cells.cell import StoredCell
-from store.cells.checksum import cell_checksum, pack_key
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.checksum import cell_checksum, pack_key
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX
 
 ADDED_ID_BITS: Final = 47
 

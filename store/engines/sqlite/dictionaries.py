@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
-from store.cells.dictionary import Dictionary, id_of
-from store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
-from store.engines.sqlite.files import SqliteFile
-from store.errors import ProtectData
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells.dictionary import Dictionary, id_of
+from cellfeed.store.engines.contract.dictionaries import Condition, KeptDictionary, Turn, refuse_lost, tables_missing, with_turns
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.errors import ProtectData
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.dictionary.before_add", "sqlite.dictionary.after_add", "sqlite.dictionary.after_use")
 
@@ -19,7 +19,7 @@ _INSERT = "INTO dictionary (dictionary_id, column_name, content, sha256, trained
 
 
 class SqliteDictionaries:
-    """:class:`store.engines.contract.dictionaries.DictionaryTable`."""
+    """:class:`cellfeed.store.engines.contract.dictionaries.DictionaryTable`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

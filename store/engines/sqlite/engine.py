@@ -1,4 +1,4 @@
-"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`store.engines.contract.engine`.
+"""The embedded engine: one SQLite file, all shards in it. Promises E1–E24 of :mod:`cellfeed.store.engines.contract.engine`.
 
 SQLite has one writer at a time per file. ``BEGIN IMMEDIATE`` takes that lock before anything is read and holds it to the commit: it is the lock on
 the shard counters (E2), and it holds between processes too.
@@ -6,7 +6,7 @@ the shard counters (E2), and it holds between processes too.
 Crash points of a put: before the commit nothing of it is there, and the counter is where it was; the commit is one synced append to the WAL, so after
 it everything is there. A process that dies between the commit and its answer leaves cells that a retry finds (``exists``, the same id). Of a step of a trim
 likewise: before its commit the log is as it was, after it the log starts where the counter says; a trim that is run again goes on there. Of a step of an
-erasure too: see :mod:`store.engines.sqlite.erase`.
+erasure too: see :mod:`cellfeed.store.engines.sqlite.erase`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from store.cells import known_dictionaries
-from store.cells.body_codec import DEFAULT_CODEC, encode_cells
-from store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
-from store.cells.checksum import pack_key
-from store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
-from store.engines.contract.dictionaries import DictionariesOfPuts
-from store.engines.contract.engine import StateTable
-from store.engines.contract.log_start import check_scan, check_trim, step_end
-from store.engines.contract.read_bounds import Page, decoded, within_scan
-from store.engines.contract.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
-from store.engines.contract.scan_gaps import has_gap, refuse_gap
-from store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
-from store.engines.sqlite.cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, replace_body, stored_cell, stored_cells
-from store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
-from store.engines.sqlite.erase import erase_step, erased_among
-from store.engines.sqlite.files import SqliteFile, sqlite_error
-from store.engines.sqlite.index import SqliteIndexes
-from store.engines.sqlite.instance_lock import SharedLock
-from store.engines.sqlite.keys import Key, around_row, behind_latest, refuse_hidden
-from store.engines.sqlite.left import remove_left
-from store.engines.sqlite.open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
-from store.engines.sqlite.state import SqliteState
-from store.errors import DataDamaged
-from store.failpoints import declare, failpoint
-from store.histories import History
-from store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX, TRIM_STEP_CELLS
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.body_codec import DEFAULT_CODEC, encode_cells
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
+from cellfeed.store.cells.checksum import pack_key
+from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
+from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
+from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.log_start import check_scan, check_trim, step_end
+from cellfeed.store.engines.contract.read_bounds import Page, decoded, within_scan
+from cellfeed.store.engines.contract.repeated_cells import StoredTriple, not_compared, outcomes_before, repeated, without_erased
+from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
+from cellfeed.store.engines.contract.values import ErasedStep, Head, LocatedCell, LogRange, Replica
+from cellfeed.store.engines.sqlite.cells import ADDED_ID_BITS, CELL, CURE, INSERT_CELL, counter_of, position_of, replace_body, stored_cell, stored_cells
+from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
+from cellfeed.store.engines.sqlite.erase import erase_step, erased_among
+from cellfeed.store.engines.sqlite.files import SqliteFile, sqlite_error
+from cellfeed.store.engines.sqlite.index import SqliteIndexes
+from cellfeed.store.engines.sqlite.instance_lock import SharedLock
+from cellfeed.store.engines.sqlite.keys import Key, around_row, behind_latest, refuse_hidden
+from cellfeed.store.engines.sqlite.left import remove_left
+from cellfeed.store.engines.sqlite.open import INDEX_FILE, STATE_FILE, history_of, open_cells, open_other, renew_index
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import History
+from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX, TRIM_STEP_CELLS
 
 declare("sqlite.put.before_insert", "sqlite.put.before_counter", "sqlite.put.before_commit", "sqlite.put.after_commit")
 declare("sqlite.trim.before_delete", "sqlite.trim.before_commit", "sqlite.trim.after_commit")
@@ -61,7 +61,7 @@ _ROW_BYTES: Final = 150
 
 
 class SqliteEngine:
-    """See the module. ``directory`` holds the files; they are made where the store is new (:mod:`store.engines.sqlite.open`).
+    """See the module. ``directory`` holds the files; they are made where the store is new (:mod:`cellfeed.store.engines.sqlite.open`).
 
     Raises ProtectData when the files belong to another datastore, shard count or schema version (E13), when one is lost, or of another history;
     StorageUnavailable while the store is being restored or scrubbed.

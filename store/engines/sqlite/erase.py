@@ -1,6 +1,6 @@
 """Erasing a row of the embedded engine (E20, E21): the statements of one step, inside a write transaction.
 
-The connection overwrites what it frees with zeros (``secure_delete``, :mod:`store.engines.sqlite.files`). Crash points: a step is there as a whole after its
+The connection overwrites what it frees with zeros (``secure_delete``, :mod:`cellfeed.store.engines.sqlite.files`). Crash points: a step is there as a whole after its
 commit, and before it not at all; a step that is run again takes what is left, and finds the entry that tells of the erasure.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from store.cells.body_codec import ERASED_BODY
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.contract.values import ErasedStep
-from store.engines.sqlite.cells import INSERT_CELL, counter_of, erase_bodies, row_of
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.contract.values import ErasedStep
+from cellfeed.store.engines.sqlite.cells import INSERT_CELL, counter_of, erase_bodies, row_of
+from cellfeed.store.limits import ADDED_ID_MAX
 
 
 def erase_step(connection: sqlite3.Connection, row_key: bytes, shard: int, cells_max: int, now_us: int) -> ErasedStep:

@@ -28,9 +28,9 @@ from pathlib import Path
 from random import uniform
 from typing import Final
 
-from store import forks
-from store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store import forks
+from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.file.before_commit", "sqlite.file.after_commit", "sqlite.checkpoint.inside")
 

@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, Final
 
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.contract.index_fences import Fences
-from store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
-from store.engines.contract.values import LocatedCell, Replica
-from store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
-from store.engines.sqlite.cells import ADDED_ID_BITS, CELL, stored_cell, stored_cells
-from store.engines.sqlite.files import SqliteFile
-from store.errors import StaleView
-from store.failpoints import declare, failpoint
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.contract.index_fences import Fences
+from cellfeed.store.engines.contract.indexes import UNFENCED, Encoded, Entry, EntrySelect, IndexTable, Outdated, RowRefs, RowsBelow, Selected
+from cellfeed.store.engines.contract.values import LocatedCell, Replica
+from cellfeed.store.engines.index_sql import Parameters, columns_of, entries_of, exact_condition, select_sql, selected_entries, values_of, walk_condition
+from cellfeed.store.engines.sqlite.cells import ADDED_ID_BITS, CELL, stored_cell, stored_cells
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.errors import StaleView
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.limits import ADDED_ID_MAX
 
 declare("sqlite.index.before_commit", "sqlite.index.after_commit")
 
@@ -36,7 +36,7 @@ _KEYS_MAX: Final = 5000
 
 
 class SqliteIndexes:
-    """:class:`store.engines.contract.indexes.NodeIndexStore`. ``cells``: the file with the cells; ``file``: the index tables'; ``shards``: how many."""
+    """:class:`cellfeed.store.engines.contract.indexes.NodeIndexStore`. ``cells``: the file with the cells; ``file``: the index tables'; ``shards``: how many."""
 
     def __init__(self, cells: SqliteFile, file: SqliteFile, shards: int) -> None:
         self._cells = cells

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from store.errors import InvalidRequest, ProtectData, StorageUnavailable
+from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
 
 
 def lock_path(directory: Path) -> Path:

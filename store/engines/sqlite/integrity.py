@@ -11,18 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from store.cells import known_dictionaries
-from store.cells.cell import StoredCell
-from store.engines.contract.findings import Findings, OnCells
-from store.engines.contract.log_check import check_log
-from store.engines.contract.values import Head
-from store.engines.sqlite.cells import CELL, position_of, stored_cells
-from store.engines.sqlite.dictionaries import SqliteDictionaries
-from store.engines.sqlite.files import SqliteFile, connect, sqlite_error
-from store.engines.sqlite.instance_lock import SharedLock
-from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, SCHEMA_VERSION, STATE_FILE
-from store.errors import CellfeedError, DataDamaged, NotFound
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.engines.contract.findings import Findings, OnCells
+from cellfeed.store.engines.contract.log_check import check_log
+from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.engines.sqlite.cells import CELL, position_of, stored_cells
+from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries
+from cellfeed.store.engines.sqlite.files import SqliteFile, connect, sqlite_error
+from cellfeed.store.engines.sqlite.instance_lock import SharedLock
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE, SCHEMA_VERSION, STATE_FILE
+from cellfeed.store.errors import CellfeedError, DataDamaged, NotFound
+from cellfeed.store.limits import ADDED_ID_MAX
 
 LINES_MAX: Final = 100
 """Lines of SQLite's own check that are named."""
@@ -131,7 +131,7 @@ def _check_shard(connection: sqlite3.Connection, path: Path, shard: int, shards:
 
 
 class _SqliteLog:
-    """:class:`store.engines.contract.log_check.LogStorage`."""
+    """:class:`cellfeed.store.engines.contract.log_check.LogStorage`."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, shard: int) -> None:
         self._connection, self._path, self._shard = connection, path, shard

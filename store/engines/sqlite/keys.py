@@ -11,9 +11,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from store.engines.sqlite.cells import ADDED_ID_BITS, CURE
-from store.errors import DataDamaged
-from store.limits import ADDED_ID_MAX
+from cellfeed.store.engines.sqlite.cells import ADDED_ID_BITS, CURE
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX
 
 Key = tuple[bytes, str | bytes, int]
 """Row key, column name and ref key, or a bound of such: SQLite orders bytes behind every text."""

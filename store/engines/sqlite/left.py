@@ -12,9 +12,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from store.engines.sqlite.open import CELLS_FILE, INDEX_FILE
-from store.errors import StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.engines.sqlite.open import CELLS_FILE, INDEX_FILE
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.left.between")
 

@@ -9,16 +9,16 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.cells.body_codec import without_body
-from store.cells.cell import ERASED_COLUMN, StoredCell
-from store.engines.sqlite.cells import INSERT_CELL, counter_of, position_of, row_of
-from store.engines.sqlite.files import SqliteFile
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import StorageUnavailable
+from cellfeed.store.cells.body_codec import without_body
+from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.engines.sqlite.cells import INSERT_CELL, counter_of, position_of, row_of
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import StorageUnavailable
 
 
 class SqliteMender:
-    """:class:`store.backups.repair.Mender`. ``directory``: of the datastore, whose shared lock the caller holds."""
+    """:class:`cellfeed.store.backups.repair.Mender`. ``directory``: of the datastore, whose shared lock the caller holds."""
 
     def __init__(self, directory: Path) -> None:
         self._file = SqliteFile(directory / CELLS_FILE, create=False)

@@ -20,10 +20,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from store.engines.sqlite.files import SqliteFile
-from store.errors import DataDamaged, ProtectData
-from store.failpoints import declare, failpoint
-from store.histories import NO_HISTORY, History, new_history, new_history_id, refuse_other_history
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.errors import DataDamaged, ProtectData
+from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.histories import NO_HISTORY, History, new_history, new_history_id, refuse_other_history
 
 declare("sqlite.open.after_cells", "sqlite.open.after_adoption")
 
@@ -50,7 +50,7 @@ _CURE: Final = {
 }
 
 _INDEX_DEFINITIONS: Final = b"indexes/"
-"""Begins the keys of the state entries that define indexes (:mod:`store.indexes.catalog`)."""
+"""Begins the keys of the state entries that define indexes (:mod:`cellfeed.store.indexes.catalog`)."""
 
 
 def open_cells(directory: Path, datastore: str, shards: int, *, parent: History = NO_HISTORY) -> SqliteFile:
@@ -130,7 +130,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, others: list[str], data
         return  # nothing is made again: a table that is missing here is lost
     if row is None and others:
         raise ProtectData(f"{path} has no tables, but belongs to a store whose {' and '.join(others)} are there. {_CURE[CELLS_FILE]}")
-    for statement in filter(str.strip, resources.files("store.engines.sqlite").joinpath("schema.sql").read_text().split(";")):
+    for statement in filter(str.strip, resources.files("cellfeed.store.engines.sqlite").joinpath("schema.sql").read_text().split(";")):
         connection.execute(statement)
     if not connection.execute("SELECT 1 FROM pragma_table_info('history') WHERE name = 'origin'").fetchone():
         connection.execute("ALTER TABLE history ADD COLUMN origin TEXT")

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from store.cells import known_dictionaries
-from store.cells.dictionary import Dictionary
-from store.engines.sqlite.cells import add_checksums
-from store.engines.sqlite.files import connect
-from store.engines.sqlite.instance_lock import exclusive_lock
-from store.engines.sqlite.open import CELLS_FILE
-from store.errors import StorageUnavailable
-from store.failpoints import declare, failpoint
+from cellfeed.store.cells import known_dictionaries
+from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.engines.sqlite.cells import add_checksums
+from cellfeed.store.engines.sqlite.files import connect
+from cellfeed.store.engines.sqlite.instance_lock import exclusive_lock
+from cellfeed.store.engines.sqlite.open import CELLS_FILE
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.failpoints import declare, failpoint
 
 declare("sqlite.scrub.between")
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.engines.contract.state_limits import check_state_write
-from store.engines.contract.values import StateEntry
-from store.engines.sqlite.files import SqliteFile
-from store.failpoints import declare, failpoint, marked
+from cellfeed.store.engines.contract.state_limits import check_state_write
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.engines.sqlite.files import SqliteFile
+from cellfeed.store.failpoints import declare, failpoint, marked
 
 declare("sqlite.state.before_commit", "sqlite.state.after_commit")
 
@@ -22,7 +22,7 @@ INSERT OR IGNORE INTO revision VALUES (1, 0);
 
 
 class SqliteState:
-    """:class:`store.engines.contract.engine.StateTable`. Keys are compared as UTF-8 bytes."""
+    """:class:`cellfeed.store.engines.contract.engine.StateTable`. Keys are compared as UTF-8 bytes."""
 
     def __init__(self, place: Path | SqliteFile) -> None:
         self._file = place if isinstance(place, SqliteFile) else SqliteFile(place)

@@ -14,19 +14,19 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.response import Response
 from prometheus_client.registry import Collector
 
-from store.datastore import Datastore
-from store.engines.sqlite.engine import SqliteEngine
-from store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
-from store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
-from store.http.server.asgi import App, PeerGone, Receive, Scope, Send, header, refuse_foreign_host
-from store.http.server.health import OPERATION_ROUTES
-from store.http.server.index_query import IndexQueryRoute
-from store.http.server.metrics import WorkerMetrics
-from store.http.server.openapi import openapi_config
-from store.http.server.puts import PutRoutes
-from store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
-from store.http.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse, plain_scope
-from store.http.server.responses import as_put_error, send_error
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import CellfeedError, InvalidRequest, Overloaded, UnknownDatastore
+from cellfeed.store.http.messages import REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX, UnknownRoute
+from cellfeed.store.http.server.asgi import App, PeerGone, Receive, Scope, Send, header, refuse_foreign_host
+from cellfeed.store.http.server.health import OPERATION_ROUTES
+from cellfeed.store.http.server.index_query import IndexQueryRoute
+from cellfeed.store.http.server.metrics import WorkerMetrics
+from cellfeed.store.http.server.openapi import openapi_config
+from cellfeed.store.http.server.puts import PutRoutes
+from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
+from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES, NegotiatedResponse, plain_scope
+from cellfeed.store.http.server.responses import as_put_error, send_error
 
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it was carried out."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
-from store.errors import BodyTooLarge, InvalidRequest
+from cellfeed.store.errors import BodyTooLarge, InvalidRequest
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -8,8 +8,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from store.clusters.serving.engine import ClusteredEngine
-from store.clusters.serving.status import ClusterStanding, NodeRole, NodeStanding
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.status import ClusterStanding, NodeRole, NodeStanding
 
 _OF_A_CLUSTER: Final[Sequence[tuple[str, str, Callable[[ClusterStanding], float | None]]]] = (
     ("leader_epoch", "The leader epoch of the cluster's present master; absent while no node tells it.", lambda each: each.epoch if each.master else None),

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from store.cells.cell import NewCell, PutResult
-from store.commit.put_answers import PutAnswer
-from store.datastore import Datastore
-from store.errors import OutcomeUnknown, StorageUnavailable
-from store.limits import PUT_TIMEOUT_S
+from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.commit.put_answers import PutAnswer
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
+from cellfeed.store.limits import PUT_TIMEOUT_S
 
 Told = asyncio.Future[bool]
 """Of a put that waits: True when its answer is there, False when its time is over."""
@@ -33,7 +33,7 @@ class LoopCommits:
     def submit(self, cells: Sequence[NewCell]) -> Coroutine[Any, Any, list[PutResult]]:
         """Queues one call's cells; what is returned is to be awaited, and waits for their commit without ever giving one up that is under way.
 
-        Raises what :meth:`store.datastore.Datastore.submit` raises; awaited, what the cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown
+        Raises what :meth:`cellfeed.store.datastore.Datastore.submit` raises; awaited, what the cells came to, or StorageUnavailable (nothing written) or OutcomeUnknown
         when there was no commit within ``PUT_TIMEOUT_S``.
         """
         told: Told = self._loop.create_future()

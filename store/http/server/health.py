@@ -9,10 +9,10 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from store.background import troubles
-from store.errors import CellfeedError, Unavailable
-from store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
-from store.http.server.reads import ReadState
+from cellfeed.store.background import troubles
+from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
+from cellfeed.store.http.server.reads import ReadState
 
 READY_TIMEOUT_S: Final = 2.0
 """A storage that does not answer within this is not ready: far above any healthy read, below the usual probe's own patience."""

@@ -1,4 +1,4 @@
-"""The route that queries an index, as bare ASGI as the put routes are (:mod:`store.http.server.puts`). Waiting for the index holds no read thread."""
+"""The route that queries an index, as bare ASGI as the put routes are (:mod:`cellfeed.store.http.server.puts`). Waiting for the index holds no read thread."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from functools import partial
 from typing import Final
 
-from store.datastore import Datastore
-from store.errors import StorageUnavailable
-from store.http.messages import IndexQueryMessage, index_page_message
-from store.http.server.asgi import Receive, Scope, Send, read_body
-from store.http.server.query import check_query_string
-from store.http.server.read_pool import ReadPool
-from store.http.server.requests import message_from
-from store.http.server.responses import media_type_of, send_message
-from store.indexes.request import check_wait_for, check_wait_s
-from store.limits import HTTP_BODY_BYTES_MAX
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.http.messages import IndexQueryMessage, index_page_message
+from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
+from cellfeed.store.http.server.query import check_query_string
+from cellfeed.store.http.server.read_pool import ReadPool
+from cellfeed.store.http.server.requests import message_from
+from cellfeed.store.http.server.responses import media_type_of, send_message
+from cellfeed.store.indexes.request import check_wait_for, check_wait_s
+from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
 
 _INDEX: Final = re.compile(r".*/indexes/([^/]*)/query")
 

@@ -9,10 +9,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.registry import Collector
 
-from store.cells.cell import Outcome, PutResult
-from store.clusters.serving.engine import ClusteredEngine
-from store.engines.contract.engine import Engine
-from store.http.server.cluster_metrics import ClusterMetrics
+from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.http.server.cluster_metrics import ClusterMetrics
 
 METRICS_MEDIA_TYPE: Final = "text/plain; version=0.0.4"
 

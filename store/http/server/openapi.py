@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document at ``/schema/openapi.json`` and a page at ``/schema`` that reads without any script or network.
 
-Litestar derives the read routes from their handlers. Those of puts and of indexes are bare ASGI (:mod:`store.http.server.puts`, ``index_query``), and every request
-body is decoded by :mod:`store.http.server.requests`; both are described here from the same message types that the code reads and writes.
+Litestar derives the read routes from their handlers. Those of puts and of indexes are bare ASGI (:mod:`cellfeed.store.http.server.puts`, ``index_query``), and every request
+body is decoded by :mod:`cellfeed.store.http.server.requests`; both are described here from the same message types that the code reads and writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litestar.enums import OpenAPIMediaType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 
-from store.http.messages import (
+from cellfeed.store.http.messages import (
     JSON,
     MSGPACK,
     NDJSON,
@@ -33,8 +33,8 @@ from store.http.messages import (
     PutsMessage,
     ScanShardsMessage,
 )
-from store.http.server.health import HealthMessage
-from store.http.server.reads import READ_ROUTES
+from cellfeed.store.http.server.health import HealthMessage
+from cellfeed.store.http.server.reads import READ_ROUTES
 
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = (

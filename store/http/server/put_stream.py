@@ -3,7 +3,7 @@
 The reader cuts what has arrived into chunks and hands each to the group commit; the writer sends the results of the oldest chunk as soon as
 they are there. Between them stand at most ``CHUNKS_IN_FLIGHT_MAX`` chunks: when the disk, or a peer that does not read its results, is slower
 than the stream, reading stops, and TCP tells the sender. A peer that sends for ever without reading is cut off by the connection's own limits
-(:mod:`store.http.server.connections`); its cells may have been written, and sending them again is safe.
+(:mod:`cellfeed.store.http.server.connections`); its cells may have been written, and sending them again is safe.
 
 A blank line has no result. A line that is no put gets a ``failed`` result and the stream goes on.
 """
@@ -14,12 +14,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from store.cells.cell import Outcome, PutResult
-from store.errors import BodyTooLarge, StorageUnavailable
-from store.http.server.asgi import Message, PeerGone, Receive, Send
-from store.http.server.requests import PutItem, put_line
-from store.http.server.responses import result_lines, start_stream
-from store.limits import BODY_BYTES_MAX
+from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.errors import BodyTooLarge, StorageUnavailable
+from cellfeed.store.http.server.asgi import Message, PeerGone, Receive, Send
+from cellfeed.store.http.server.requests import PutItem, put_line
+from cellfeed.store.http.server.responses import result_lines, start_stream
+from cellfeed.store.limits import BODY_BYTES_MAX
 
 Results = Coroutine[Any, Any, list[PutResult]]
 
@@ -30,7 +30,7 @@ CHUNKS_IN_FLIGHT_MAX: Final = 4
 """Chunks read and not yet answered."""
 
 LINE_BYTES_MAX: Final = 4 * BODY_BYTES_MAX + 4096
-"""One line: a body as text may be longer than in canonical form (:func:`store.cells.canonical_json.canonical_from_json`), and has its envelope."""
+"""One line: a body as text may be longer than in canonical form (:func:`cellfeed.store.cells.canonical_json.canonical_from_json`), and has its envelope."""
 
 _TOO_LONG: Final = b"\0too long"
 

@@ -15,18 +15,18 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from store.cells.cell import NewCell, Outcome, PutResult
-from store.cells.sharding import shard_of
-from store.datastore import Datastore
-from store.errors import CellfeedError, Overloaded
-from store.http.messages import JSON, MSGPACK, NDJSON
-from store.http.server.asgi import Receive, Scope, Send, read_body
-from store.http.server.commits import LoopCommits
-from store.http.server.metrics import WorkerMetrics
-from store.http.server.put_stream import PutStream, Results
-from store.http.server.requests import PutItem, put_from, puts_from
-from store.http.server.responses import as_put_error, media_type_of, send_message
-from store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError, Overloaded
+from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
+from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
+from cellfeed.store.http.server.commits import LoopCommits
+from cellfeed.store.http.server.metrics import WorkerMetrics
+from cellfeed.store.http.server.put_stream import PutStream, Results
+from cellfeed.store.http.server.requests import PutItem, put_from, puts_from
+from cellfeed.store.http.server.responses import as_put_error, media_type_of, send_message
+from cellfeed.store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
 
 _QUEUE_FULL_PAUSE_S: Final = 0.02
 """Between two tries of a stream to get a chunk into a full queue: about one commit."""

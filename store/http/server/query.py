@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from store.api import Location
-from store.cells.cell import check_ref_key
-from store.errors import InvalidLocation, InvalidRequest
+from cellfeed.store.api import Location
+from cellfeed.store.cells.cell import check_ref_key
+from cellfeed.store.errors import InvalidLocation, InvalidRequest
 
 PARAMETERS_MAX: Final = 16
 """Parameters of one query string; no route has more than four."""

@@ -17,8 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from store.background import SupervisedThread
-from store.errors import Overloaded, StorageUnavailable
+from cellfeed.store.background import SupervisedThread
+from cellfeed.store.errors import Overloaded, StorageUnavailable
 
 READ_THREADS: Final = 8
 """Of reads that wait for a server: so many are under way, and one node that is slow does not hold up all of them."""

@@ -13,12 +13,12 @@ from litestar.params import Parameter
 from litestar.response import Response
 from litestar.response.base import ASGIResponse
 
-from store.api import Location
-from store.cells.cell import Cell, check_row_key
-from store.cells.rows_page import RowsPage
-from store.datastore import Datastore
-from store.errors import AnswerTooLarge, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, UnknownDatastore
-from store.http.messages import (
+from cellfeed.store.api import Location
+from cellfeed.store.cells.cell import Cell, check_row_key
+from cellfeed.store.cells.rows_page import RowsPage
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import AnswerTooLarge, InvalidRequest, NotFound, OutcomeUnknown, StorageUnavailable, UnknownDatastore
+from cellfeed.store.http.messages import (
     JSON,
     MSGPACK,
     CellMessage,
@@ -37,12 +37,12 @@ from store.http.messages import (
     cell_message,
     shard_cells_message,
 )
-from store.http.server.asgi import Receive, Scope, read_body
-from store.http.server.query import location_from, strict_query
-from store.http.server.read_pool import ReadPool
-from store.http.server.requests import Message, message_from
-from store.http.server.responses import encoded, media_type_of, wants_msgpack
-from store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_CELLS_MAX, SCAN_SHARDS_BYTES_MAX
+from cellfeed.store.http.server.asgi import Receive, Scope, read_body
+from cellfeed.store.http.server.query import location_from, strict_query
+from cellfeed.store.http.server.read_pool import ReadPool
+from cellfeed.store.http.server.requests import Message, message_from
+from cellfeed.store.http.server.responses import encoded, media_type_of, wants_msgpack
+from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, READ_BYTES_MAX, SCAN_CELLS_MAX, SCAN_SHARDS_BYTES_MAX
 
 RowKey = Annotated[str, Parameter(description="A UUID as text.")]
 Column = Annotated[str, Parameter(description=f"A column name, 1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8.")]

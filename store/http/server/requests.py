@@ -15,13 +15,13 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgpack
 import msgspec
 
-from store.cells import canonical_json
-from store.cells.canonical_json import canonical_of_decoded
-from store.cells.cell import NewCell, Outcome, PutResult, check_new_column, check_ref_key, check_row_key, new_cell
-from store.cells.sharding import shard_of
-from store.errors import CellfeedError, InvalidBody, InvalidRequest
-from store.http.messages import JSON, MSGPACK, PutMessage
-from store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
+from cellfeed.store.cells import canonical_json
+from cellfeed.store.cells.canonical_json import canonical_of_decoded
+from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, check_new_column, check_ref_key, check_row_key, new_cell
+from cellfeed.store.cells.sharding import shard_of
+from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest
+from cellfeed.store.http.messages import JSON, MSGPACK, PutMessage
+from cellfeed.store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
 
 Message = TypeVar("Message")
 PutItem = NewCell | PutResult

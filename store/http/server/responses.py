@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from store.cells.cell import PutResult
-from store.errors import CellfeedError, InvalidRequest, OutcomeUnknown
-from store.http.messages import JSON, MSGPACK, NDJSON
-from store.http.server.asgi import Headers, Scope, Send, header
+from cellfeed.store.cells.cell import PutResult
+from cellfeed.store.errors import CellfeedError, InvalidRequest, OutcomeUnknown
+from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
+from cellfeed.store.http.server.asgi import Headers, Scope, Send, header
 
 
 def _hook(value: Any) -> Any:

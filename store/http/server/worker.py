@@ -15,12 +15,12 @@ from typing import Final, Protocol
 import uvicorn
 from prometheus_client.registry import Collector
 
-from store.datastore import Datastore
-from store.errors import ProtectData, StorageUnavailable
-from store.gc_tuning import collect_seldom
-from store.http.server.app import WorkerApp
-from store.http.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
-from store.limits import PUT_TIMEOUT_S
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.gc_tuning import collect_seldom
+from cellfeed.store.http.server.app import WorkerApp
+from cellfeed.store.http.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
+from cellfeed.store.limits import PUT_TIMEOUT_S
 
 _BACKLOG: Final = 512
 """Connections the kernel keeps for us before they are accepted: a burst of clients that start together."""

@@ -16,13 +16,13 @@ from typing import Final
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
-from bridge.coordination.contract import CommittedOffset, Coordinator
-from bridge.coordination.open import IN_STORE, open_coordinator
-from bridge.gateway.groups.slot_claims import slots_by_gateway
-from bridge.gateway.groups.spread import SLOTS, slot_of
-from store.cells.sharding import row_key_text
-from store.datastore import Datastore
-from store.errors import CellfeedError
+from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of
+from cellfeed.store.cells.sharding import row_key_text
+from cellfeed.store.datastore import Datastore
+from cellfeed.store.errors import CellfeedError
 from tests.clients.grid.clients import Client
 from tests.clients.grid.running_client import Record, RunningClient
 from tests.clients.running_gateway import GatewayProcess

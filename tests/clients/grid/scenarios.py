@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from bridge.coordination.open import IN_STORE, open_coordinator
-from store.datastore import Datastore
+from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
+from cellfeed.store.datastore import Datastore
 from tests.clients.grid import gateway_death
 from tests.clients.grid.builds import Unavailable
 from tests.clients.grid.clients import CLIENTS, Client
